@@ -553,6 +553,18 @@ FENCES = (
         noticed_by=("tests/typed/test_quarantine_races.py", "-k", "has_reopened"),
     ),
     Fence(
+        marker="only-possible-undos-begin",
+        keeps="I7",
+        operation=Drop(),
+        noticed_by=("tests/lake/test_removability.py", "-k", "half_removed and undo"),
+    ),
+    Fence(
+        marker="replacement-of-removable-rows",
+        keeps="I7",
+        operation=Drop(),
+        noticed_by=("tests/lake/test_removability.py", "-k", "half_removed and replacement"),
+    ),
+    Fence(
         marker="unknown-loss-is-refused",
         keeps="I3",
         operation=Never(),

@@ -457,6 +457,9 @@ class MemoryTable:
         if self.transaction_version(plan.app_id) < plan.sequence:
             self.commit(plan.app_id, plan.sequence)
 
+    def check_removals(self) -> None:
+        """See `DataLog.check_removals`; all rows can be removed."""
+
     def check_removable(self, plan: Plan) -> None:
         """See `DataTable.check_removable`; all rows are readable."""
 

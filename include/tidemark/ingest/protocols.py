@@ -273,6 +273,13 @@ class DataLog(Protocol):
             OverfullRange: The plan has more rows than offsets.
         """
 
+    def check_removals(self) -> None:
+        """Check that commits may remove rows. Changes nothing.
+
+        Raises:
+            TableAppendOnly: Another program has forbidden it by a table property.
+        """
+
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
         """Yield the plan number and the record of each row at these offsets of a partition."""
 
@@ -374,9 +381,11 @@ class DataTable(DataLog, Protocol):
         """
 
     def check_removable(self, plan: Plan) -> None:
-        """Check that a plan's rows can be removed. Changes nothing.
+        """Check that this process can remove a plan's rows. Changes nothing.
 
         Raises:
+            TableAppendOnly: See `check_removals`.
+            StorageFailure: This process cannot commit to the table.
             UnreadableFile: A file that the removal rewrites cannot be read.
         """
 
@@ -390,6 +399,7 @@ class DataTable(DataLog, Protocol):
 
         Raises:
             RemovalFenced: A repair has fenced the epoch; the ledger may rely on the rows.
+            TableAppendOnly: See `check_removals`.
             RemovalConflict: Other processes changed the table in every attempt.
             TableReplaced: See `append`.
             UnreadableFile: See `check_removable`.

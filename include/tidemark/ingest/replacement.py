@@ -26,8 +26,10 @@ def superseded_events(plan: Plan, ledger: Ledger, data_log: DataLog) -> list[Sup
     Raises:
         RowsChanged: The row count of a range to replace in part has changed since it landed, so
             its remaining rows cannot be determined.
+        TableAppendOnly: Another program has forbidden the removal of rows.
     """
     spans = plan.spans()
+    data_log.check_removals()  # fence: replacement-of-removable-rows
     return [
         Superseded(
             sequence=older.sequence,
@@ -51,8 +53,9 @@ def replaced_offsets(
         data_log: Counts the rows of ranges that are replaced in part.
 
     Raises:
-        RowsChanged: See `superseded_events`.
+        RowsChanged, TableAppendOnly: See `superseded_events`.
     """
+    data_log.check_removals()
     found = {}
     for older, counts in _affected_plans(ledger, topic_id, spans):
         _check_row_counts(older, _partly_replaced(counts, spans), data_log)

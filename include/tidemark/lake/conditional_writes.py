@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -23,7 +24,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.lake.delta_errors import translate_delta_errors
-from tidemark.lake.errors import UnsafeStorage
+from tidemark.lake.errors import StorageRefused, UnsafeStorage
 from tidemark.lake.unreferenced_files import TRIAL_PREFIX
 
 PROOF_PREFIX = "tidemark.lake.storage"
@@ -81,6 +82,31 @@ def prove_conditional_writes(uri: str) -> Transaction:
         if not refused:  # fence: unsafe-storage-is-refused
             raise UnsafeStorage(location=uri, reason="the second creation overwrote the first")
         return _proof(uri)
+
+
+def check_writable(uri: str) -> None:
+    """Check that this process may create files in a table, and in its log.
+
+    Raises:
+        StorageFailure: It may not.
+    """
+    operation = "creating a file"
+    if "://" not in uri:
+        for folder in (uri, f"{uri}/_delta_log"):
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise StorageRefused(
+                    location=folder, operation=operation, reason=os.strerror(errno.EACCES)
+                )
+        return
+    from deltalake.fs import DeltaStorageHandler
+
+    with translate_delta_errors(uri, operation):
+        storage, path = DeltaStorageHandler(uri), f"{TRIAL_PREFIX}{uuid4().hex}/probe"
+        with storage.open_output_stream(path) as probe:
+            probe.write(b"a trial")
+        # Maintenance removes the file if this process may not.
+        with suppress(DeltaError, OSError):
+            storage.delete_file(path)
 
 
 def _refuses_a_second_creation(trial: str) -> bool:

@@ -36,7 +36,11 @@ from tidemark.core.table_state import (
 )
 from tidemark.lake import commit_log, row_queries
 from tidemark.lake.columns import BRONZE_SCHEMA
-from tidemark.lake.conditional_writes import missing_storage_proofs, prove_conditional_writes
+from tidemark.lake.conditional_writes import (
+    check_writable,
+    missing_storage_proofs,
+    prove_conditional_writes,
+)
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.delta_errors import tidemark_error, translates_delta_errors
 from tidemark.lake.errors import (
@@ -66,6 +70,7 @@ from tidemark.lake.table_checks import (
     check_excluded,
     check_extensible,
     check_owner,
+    check_removals,
     check_rules,
     field_types,
     missing_fields,
@@ -439,6 +444,7 @@ class DeltaDataTable:
         Raises:
             RowsWouldBeLost: A row to replace has no new row; nothing was changed.
             ForeignTable, TableAltered: See `state`; nothing was changed.
+            TableAppendOnly: See `check_removals`; nothing was changed.
             TableReplaced: The table is older than `seen`; nothing was changed.
             PlanFilesMissing: Some of the files have disappeared; nothing was changed.
             TransactionConflict: Another process committed this transaction first.
@@ -453,6 +459,8 @@ class DeltaDataTable:
             self._check_not_older(table, plan, seen)
             if commit_log.has_transaction(table, plan):  # fence: taken-transaction-is-not-committed
                 return False
+            if plan.replaces:
+                check_removals(table, self._uri)
             # fence: data-storage-is-tried
             proofs = missing_storage_proofs(table, self._uri)
             _check_written(self._uri, plan, files)  # fence: landing-has-its-files
@@ -517,11 +525,20 @@ class DeltaDataTable:
         except CommitFailedError as conflict:
             raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence) from conflict
 
-    def check_removable(self, plan: Plan) -> None:
-        """Read the files that also have rows of other plans."""
+    def check_removals(self) -> None:
+        """See `DataLog.check_removals`."""
         table = open_if_exists(self._uri)
         if table is not None:
-            check_readable(self._uri, files_with_plan(table, plan.sequence)[1])
+            check_removals(table, self._uri)
+
+    def check_removable(self, plan: Plan) -> None:
+        """See `DataTable.check_removable`; reads the files that also have rows of other plans."""
+        table = open_if_exists(self._uri)
+        if table is None:
+            return
+        check_removals(table, self._uri)
+        check_writable(self._uri)
+        check_readable(self._uri, files_with_plan(table, plan.sequence)[1])
 
     def remove_rows(
         self, plan: Plan, epoch: int | None, seen: TableState | None
@@ -540,6 +557,7 @@ class DeltaDataTable:
 
         Raises:
             RemovalFenced: The epoch is fenced.
+            TableAppendOnly: See `check_removals`; some rows may be removed.
             TableReplaced: The table is older than `seen`.
             RemovalConflict: Other processes changed the table in every attempt.
         """
@@ -547,6 +565,7 @@ class DeltaDataTable:
             return 0, 0
 
         def transactions(table: DeltaTable, is_last: bool) -> list[Transaction]:
+            check_removals(table, self._uri)
             if seen is None:
                 return leftover_transactions(table, plan, epoch)
             self._check_not_older(table, plan, seen)  # fence: removal-in-an-older-copy-is-refused

@@ -9,6 +9,7 @@ from typing import Any
 
 from tidemark.core.errors import TerminalError, TidemarkError, TransientError
 from tidemark.core.texts import comma_list
+from tidemark.spec.ref import PipelineKind, PipelineRef
 
 
 @dataclass(kw_only=True, eq=False)
@@ -205,6 +206,73 @@ class TableAltered(TerminalError):
         "Revert the change with ALTER TABLE; the rows can stay. To end column mapping, use "
         "SET TBLPROPERTIES ('delta.columnMapping.mode' = 'none')."
     )
+
+
+_PERMANENT_FEATURES = frozenset(
+    {
+        *("allowColumnDefaults", "clustering", "generatedColumns", "identityColumns"),
+        *("icebergCompatV1", "icebergCompatV2", "timestampNtz"),
+        *("variantType", "variantType-preview", "variantShredding", "variantShredding-preview"),
+    }
+)
+"""Table features for which Delta 4.4 refuses ALTER TABLE ... DROP FEATURE."""
+
+
+@dataclass(kw_only=True, eq=False)
+class UnsupportedFeature(TableAltered):
+    """Another program gave the pipeline's table a table feature that a landing does not follow.
+
+    Attributes:
+        features: The names of the features in the protocol of the table.
+    """
+
+    features: tuple[str, ...]
+
+    fix = "{remedy}"
+
+    @property
+    def remedy(self) -> str:
+        """The statements that drop the features; another table if Delta has no such statement."""
+        if permanent := [name for name in self.features if name in _PERMANENT_FEATURES]:
+            return (
+                f"Delta cannot drop {comma_list(permanent)}. Commands that only read still accept "
+                "the table. To land further records, create a spec with a new name and target. "
+                "With `start: earliest`, it lands all records that Kafka still has."
+            )
+        drop = comma_list(f"DROP FEATURE {name}" for name in self.features)
+        return f"Run ALTER TABLE delta.`{self.target}` with {drop}; the rows can stay."
+
+
+@dataclass(kw_only=True, eq=False)
+class TableAppendOnly(TableAltered):
+    """Another program set a property of the table that forbids the removal of rows.
+
+    Attributes:
+        pipeline: The pipeline whose table it is, as in `tidemark status`.
+    """
+
+    pipeline: str
+
+    problem = "Rows of table {target} cannot be removed: {difference}."
+    fix = (
+        "Run ALTER TABLE delta.`{target}` UNSET TBLPROPERTIES ('delta.appendOnly'), then the "
+        "command again.{alternatives}"
+    )
+
+    @property
+    def alternatives(self) -> str:
+        """Commands that keep the rows of a plan instead; an upsert table has no plans."""
+        table = PipelineRef.parse(self.pipeline)
+        if table.kind is PipelineKind.UPSERT:
+            return ""
+        hide = (
+            f" To keep the rows of a plan and hide them, run `tidemark publication reject "
+            f"{self.pipeline} --plan N --reason TEXT`."
+        )
+        return (hide if table.kind is not PipelineKind.TYPED else "") + (
+            f" If an undo has begun, `tidemark rewind {self.pipeline} --reason TEXT` ends it; the "
+            "rows stay."
+        )
 
 
 @dataclass(kw_only=True, eq=False)

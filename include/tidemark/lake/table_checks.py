@@ -8,7 +8,13 @@ from typing import Any
 from deltalake import DeltaTable, Schema
 
 from tidemark.lake.columns import field_type
-from tidemark.lake.errors import ColumnsDiffer, ForeignTable, TableAltered
+from tidemark.lake.errors import (
+    ColumnsDiffer,
+    ForeignTable,
+    TableAltered,
+    TableAppendOnly,
+    UnsupportedFeature,
+)
 from tidemark.spec.fields import FieldType, added_fields, type_conflicts
 
 OWNER = "tidemark.pipeline"
@@ -20,6 +26,7 @@ _SUPPORTED_FEATURES = {
     "columnMapping",  # Has no effect in mode `none`; `check_names` refuses the other modes.
 }
 """Table features that allow a commit of new files."""
+_APPEND_ONLY = "delta.appendOnly"
 _NO_RULES = {"delta.columnMapping.id", "delta.columnMapping.physicalName"}
 """Column metadata of Delta that does not restrict the column's values."""
 
@@ -99,7 +106,10 @@ def check_names(table: DeltaTable, uri: str) -> None:
 
 
 def check_rules(table: DeltaTable, uri: str) -> None:
-    """Raise `TableAltered` for rules for writers that a commit of new files does not check."""
+    """Raise `TableAltered` for rules for writers that a commit of new files does not check.
+
+    An unsupported table feature raises its subclass `UnsupportedFeature`.
+    """
     check_names(table, uri)
     for name in table.metadata().configuration:
         if name.startswith("delta.constraints."):
@@ -110,8 +120,20 @@ def check_rules(table: DeltaTable, uri: str) -> None:
         if not field.nullable or rules - _NO_RULES:
             raise TableAltered(target=uri, difference=f"its column {field.name} has a rule")
     if unknown := set(table.protocol().writer_features or ()) - _SUPPORTED_FEATURES:
-        difference = f"it has the table feature {', '.join(sorted(unknown))}"
-        raise TableAltered(target=uri, difference=difference)
+        features = tuple(sorted(unknown))
+        difference = f"it has the table feature {', '.join(features)}"
+        raise UnsupportedFeature(target=uri, difference=difference, features=features)
+
+
+def check_removals(table: DeltaTable, uri: str) -> None:
+    """Raise `TableAppendOnly` for a table whose rows no commit may remove or change."""
+    configuration = table.metadata().configuration
+    if (configuration.get(_APPEND_ONLY) or "").lower() == "true":
+        raise TableAppendOnly(
+            target=uri,
+            difference=f"the table property {_APPEND_ONLY} is set",
+            pipeline=configuration.get(OWNER) or "",
+        )
 
 
 def field_types(schema: Schema) -> Mapping[str, FieldType]:

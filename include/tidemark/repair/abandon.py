@@ -61,6 +61,7 @@ class Abandon:
             RecordsMissed: The plan has landed without some visible records; the landing is
                 recorded.
             KafkaFailure: Kafka did not answer about the topic of a landed plan.
+            TableAppendOnly, StorageFailure, UnreadableFile: The rows to discard cannot be removed.
             TableReplaced: An older copy replaced the data table meanwhile.
             HistoriesDiverge, CommitConflict: See `ledgers.compare_ledger` and `retry_on_conflict`.
         """
@@ -90,6 +91,8 @@ class Abandon:
         """Raise `PlanLanded` or `RowsInDoubt` if the plan has landed; write nothing."""
         plan = record.plan
         landing = record.held_now or (self.table.find_landing(plan) if record.is_open else None)
+        if discard:
+            self.table.check_removable(plan)
         if landing is None:
             return
         if record.is_open and not plan.replaces:
@@ -115,6 +118,8 @@ class Abandon:
         plan = record.plan
         if record.held_now is not None:
             raise PlanLanded(pipeline=plan.pipeline, sequence=plan.sequence)
+        if discard:
+            self.table.check_removable(plan)
         # In this order: a plan without a commit after the fence can never land.
         self.table.fence(plan, seen)  # fence: abandoned-plan-is-fenced
         landing = self.table.find_landing(plan)  # fence: fence-before-look

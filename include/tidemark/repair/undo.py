@@ -100,6 +100,8 @@ class Undo:
             PlanCancelled: The plan was abandoned, or a RESTORE removed its rows.
             UnreadableFile: A file with rows of the plan and of others cannot be read; nothing is
                 recorded.
+            TableAppendOnly, StorageFailure: The rows cannot be removed; nothing is recorded, unless
+                the table changed after the undo had begun. Then a rewind ends the undo.
             EngineFailed: The outcome of the removal is unknown; run the undo again.
             RemovalConflict: Other processes changed the table in every attempt; run the undo again.
             RemovalFenced: A repair ran during the undo, and the rows may still or again be in the
@@ -184,9 +186,9 @@ class Undo:
             return record, ledger.epoch, seen, _Losses()
         # After the ledger, so that a plan that lands or returns meanwhile is compared, too.
         losses = self._check_losses(record.plan, record.held_now, permitted=allow_loss or dry_run)
+        # Checked first: a recorded undo blocks all other commands until it is complete.
+        self.table.check_removable(record.plan)  # fence: only-possible-undos-begin
         if not dry_run:
-            # Checked first: a recorded undo blocks all other commands until it is complete.
-            self.table.check_removable(record.plan)
             is_current = record.plan.topic_id == ledger.topic_id
             started = UndoStarted(
                 sequence=sequence,

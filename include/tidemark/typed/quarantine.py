@@ -52,6 +52,7 @@ from tidemark.lake.replacement import (
     table_batches,
 )
 from tidemark.lake.storage import folder_of
+from tidemark.lake.table_checks import check_removals
 from tidemark.lake.table_io import open_if_exists, query_rows, query_table
 from tidemark.lake.table_properties import WRITER_PROPERTIES
 from tidemark.spec.decode import Part, QuarantineReason
@@ -166,6 +167,7 @@ class DeltaQuarantine:
         kept = _rows(table, f"SELECT DISTINCT closed_by FROM t WHERE NOT ({_ERASED})")
         named = {row["closed_by"] for row in kept} - {None}
         if closers := named and named.intersection(self._held_plans()):
+            check_removals(table, self._uri)
             table.update(
                 predicate=f"closed_by IN ({_sql_list(closers)})",
                 updates=dict.fromkeys(_PAYLOAD, "NULL"),
@@ -350,6 +352,7 @@ class DeltaQuarantine:
             f"topic_id = '{plan.topic_id}' AND closed_by = {plan.sequence} AND NOT ({_ERASED})",
         )
         if closed:
+            check_removals(table, self._uri)
             here = row_queries.offsets_condition(plan.topic_id, closed)
             table.update(
                 predicate=f"closed_by = {plan.sequence} AND {here}",
@@ -671,6 +674,11 @@ class TypedTablePair:
         self.quarantine.table.fence(plan, seen)
         if self.typed.find_landing(plan) is None:
             self.quarantine.withdraw([plan])
+
+    def check_removals(self) -> None:
+        """See `DataLog.check_removals`; covers both tables."""
+        self.quarantine.table.check_removals()
+        self.typed.check_removals()
 
     def check_removable(self, plan: Plan) -> None:
         """See `DataTable.check_removable`; covers both tables."""

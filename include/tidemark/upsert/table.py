@@ -12,7 +12,7 @@ from tidemark.lake.commit_log import changes_no_rows, commits_with_metadata
 from tidemark.lake.data_table import DataTableSnapshot, DeltaDataTable
 from tidemark.lake.delta_errors import translates_delta_errors
 from tidemark.lake.errors import ColumnsDiffer
-from tidemark.lake.table_checks import check_owner, field_types
+from tidemark.lake.table_checks import check_owner, check_removals, field_types
 from tidemark.lake.table_io import open_if_exists
 from tidemark.spec.decode import Part
 from tidemark.spec.fields import FieldType, Struct, merged_type
@@ -46,11 +46,13 @@ class DeltaUpsertTable:
 
         Raises:
             ForeignTable: The table belongs to another pipeline or program.
+            TableAppendOnly: A merge cannot replace rows.
         """
         table = open_if_exists(self._uri)
         if table is None:
             return None
         check_owner(table, self._uri, str(PipelineRef(pipeline, PipelineKind.UPSERT)))
+        check_removals(table, self._uri)
         newest, before, *_ = (*_merges(table), None, None)
         if newest is None:
             return None
