@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
 from tests.faults.tally import TableJudge
 from tests.support.lake import Lake
-from tests.support.mid_read import LONG, ShortTimeoutLake, in_mid_read, long_topic
+from tests.support.mid_read import (
+    LONG,
+    ONE_FETCH_AND_A_HALF,
+    ShortTimeoutLake,
+    in_mid_read,
+    long_topic,
+)
 from tests.support.proxy import ProxiedBroker, Proxy
 from tidemark.core.errors import ExitCode
 from tidemark.kafka.errors import KafkaUnavailable
-from tidemark.lake.errors import EngineFailed
+from tidemark.spark.connect import connect_sessions
+from tidemark.spark.engine import Server
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -59,7 +68,7 @@ def test_i7_fetches_too_slow_for_kafkas_client_are_a_transient_error(
     plan = pipeline.plan("test")
     proxied.proxy.throttle(1_000_000)
     accepted = proxied.proxy.accepted
-    with pytest.raises(EngineFailed) as caught:
+    with pytest.raises(KafkaUnavailable) as caught:
         pipeline.ingest.execute(plan.sequence)
     assert caught.value.exit_code is ExitCode.TRANSIENT
     assert proxied.proxy.accepted > accepted + 2
@@ -91,13 +100,35 @@ def test_i7_a_fetch_that_stalls_for_ever_is_a_transient_error(
     """The same plan lands when the network works again."""
     plan = pipeline.plan("test")
     with in_mid_read(pipeline, plan, proxied) as (running, _):
-        with pytest.raises(EngineFailed) as caught:
+        with pytest.raises(KafkaUnavailable) as caught:
             running.result(timeout=120)
         assert caught.value.exit_code is ExitCode.TRANSIENT
+        assert f"{pipeline.spec.topic}-0" in caught.value.reason
     assert (pipeline.rows(), pipeline.committed()) == ([], {0: 0})
     proxied.proxy.clear()
     assert pipeline.ingest.execute(plan.sequence).landing.records == len(LONG)
     assert table_judge.check(pipeline).records == len(LONG)
+
+
+@pytest.mark.faults
+def test_both_engines_report_a_fetch_without_an_answer_as_the_same_error_of_kafka(
+    pipeline: Lake, proxied: ProxiedBroker, connect_server: Server
+) -> None:
+    """The error names the partition, and the first offset that Kafka did not send."""
+    plan = pipeline.plan("test")
+    pipeline.table.prepare("events")
+    errors = []
+    for on_server in (False, True):
+        with ExitStack() as stack:
+            session = pipeline.session
+            if on_server:
+                session = stack.enter_context(connect_sessions(connect_server, {})).shared()
+            stack.callback(proxied.proxy.hold(after=ONE_FETCH_AND_A_HALF).release)
+            with pytest.raises(KafkaUnavailable) as caught:
+                replace(pipeline, session=session).sink.write(plan, 1000)
+            errors.append(str(caught.value))
+    assert errors[0] == errors[1]
+    assert f"{pipeline.spec.topic}-0" in errors[0]
 
 
 def test_i1_s17_connections_cut_during_a_fetch_land_exactly(

@@ -43,7 +43,6 @@ from tidemark.ingest.executor import ExecutionResult
 from tidemark.kafka.cluster import KafkaClusterReader
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.kafka.watermarks import KafkaWatermarkReader
-from tidemark.lake.errors import EngineFailed
 from tidemark.report.verification import DifferenceKind
 from tidemark.spark.sockets import free_ports
 from tidemark.spec.layout import Layout
@@ -239,7 +238,7 @@ def test_i7_the_only_replica_killed_during_the_read_is_a_transient_error(
     with in_mid_read(pipeline, plan, cluster.behind_proxy(node)) as (running, gate):
         cluster.kill(node)
         gate.release()
-        with pytest.raises(EngineFailed) as caught:
+        with pytest.raises(KafkaUnavailable) as caught:
             running.result()
     assert caught.value.exit_code is ExitCode.TRANSIENT
     assert (pipeline.rows(), pipeline.committed()) == ([], {0: 0})

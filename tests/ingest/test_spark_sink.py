@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,6 +26,8 @@ from tidemark.core.watermarks import IsolationLevel
 from tidemark.dev.broker import BrokerStatus
 from tidemark.dev.producer import produce
 from tidemark.ingest.errors import PlanFenced
+from tidemark.ingest.spark_sink import SparkSink
+from tidemark.kafka.errors import KafkaRefused, KafkaUnavailable
 from tidemark.lake.errors import (
     DeltaLogDamaged,
     EngineFailed,
@@ -316,3 +320,68 @@ def test_spark_failing_to_write_files_raises_storage_refused(
     )
     assert caught.value.reason == "Read-only file system"
     assert pipeline.ingest.execute(plan.sequence).landing.records == 2
+
+
+# -- Kafka that does not answer ------------------------------------------------------------------
+
+_ERRORS = "org.apache.kafka.common.errors"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "error", "reason"),
+    [
+        (
+            f"{_ERRORS}.TimeoutException",
+            "Timeout of 60000ms expired before the position for partition t-1 could be determined",
+            KafkaUnavailable,
+            "Timeout of 60000ms expired before the position for partition t-1 could be determined",
+        ),
+        (
+            f"{_ERRORS}.DisconnectException",
+            None,
+            KafkaUnavailable,
+            "DisconnectException of topic t",
+        ),
+        (
+            "java.util.concurrent.TimeoutException",
+            "Cannot fetch record for offset 5 in 120000 milliseconds",
+            KafkaUnavailable,
+            "no answer for offset 5 of t-1 in 120000 ms",
+        ),
+        (
+            "org.apache.kafka.common.config.ConfigException",
+            "No resolvable bootstrap urls given in bootstrap.servers",
+            KafkaUnavailable,
+            "No resolvable bootstrap urls given in bootstrap.servers",
+        ),
+        (f"{_ERRORS}.SaslAuthenticationException", "no user", KafkaRefused, "no user"),
+        ("java.util.concurrent.TimeoutException", "Futures timed out", EngineFailed, None),
+    ],
+)
+def test_an_exception_of_kafkas_client_in_a_task_is_an_error_of_kafka(
+    lake: Lake,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    message: str | None,
+    error: type[TidemarkError],
+    reason: str | None,
+) -> None:
+    """The error names the partition where the exception does, or where its offset is planned."""
+    plan = make_plan((0, 0, 5), (1, 0, 9), topic="t")
+
+    def failing(*_: object) -> None:
+        jvm: Any = lake.session._jvm
+        thrown = reduce(getattr, kind.split("."), jvm)(*([] if message is None else [message]))
+        failed = jvm.java.util.concurrent.CompletableFuture()
+        failed.completeExceptionally(thrown)
+        failed.get()
+
+    monkeypatch.setattr(SparkSink, "_write_with_spark", failing)
+    pipeline = lake.of("t")
+    pipeline.table.prepare("events")
+    with pytest.raises(error) as caught:
+        pipeline.sink.write(plan, 1000)
+    assert type(caught.value) is error
+    assert "plan 1 of pipeline 'events'" in str(caught.value)
+    if reason is not None:
+        assert getattr(caught.value, "reason", None) == reason

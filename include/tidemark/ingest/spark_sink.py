@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime
@@ -22,7 +23,7 @@ from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.ingest.protocols import Clock, LogReader
 from tidemark.ingest.spark_exact import ExactFileWriter, altered_spans, has_exact_timestamps
-from tidemark.kafka.errors import KafkaRefused
+from tidemark.kafka.errors import KafkaFailure, KafkaRefused, KafkaUnavailable
 from tidemark.lake.storage import table_folder
 from tidemark.spark import parquet
 from tidemark.spark.failures import exception_chain, session_settings, spark_error
@@ -34,16 +35,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_KAFKA_ERRORS = "org.apache.kafka.common.errors."
 _REFUSALS = {
-    f"org.apache.kafka.common.errors.{name}Exception"
+    f"{_KAFKA_ERRORS}{name}Exception"
     for name in (
-        "TopicAuthorization",
-        "GroupAuthorization",
-        "ClusterAuthorization",
-        "SaslAuthentication",
-        "SslAuthentication",
+        *("TopicAuthorization", "GroupAuthorization", "ClusterAuthorization"),
+        *("SaslAuthentication", "SslAuthentication", "UnsupportedSaslMechanism"),
     )
 }
+_LOST_ANSWERS = {
+    f"{_KAFKA_ERRORS}{name}Exception"
+    for name in (
+        *("Timeout", "Disconnect", "Network", "BrokerNotAvailable", "LeaderNotAvailable"),
+        *("NotLeaderOrFollower", "ReplicaNotAvailable", "ListenerNotFound", "KafkaStorage"),
+        *("OffsetNotAvailable", "UnknownLeaderEpoch", "FencedLeaderEpoch"),
+    )
+}
+"""Exceptions of Kafka's client that a later read may not meet."""
+_NO_RECORD = re.compile(r"Cannot fetch record for offset (\d+) in (\d+) milliseconds")
+"""The message of Spark's own exception after polls without a record of a partition."""
+_NO_ADDRESS = "No resolvable bootstrap urls"
+"""Begins the message of Kafka's client if a machine cannot resolve the names of the brokers."""
 
 _OVERFLOW = "java.lang.ArithmeticException"
 """The exception of Spark's Kafka source for a timestamp beyond 64-bit microseconds."""
@@ -94,7 +106,8 @@ class SparkSink:
             SetupError: The table's storage cannot be used from Python, or Spark misses a class.
             StorageFailure: The files cannot be written.
             EngineFailed: Spark failed.
-            OffsetsDeleted, TopicMissing, KafkaUnavailable: The second reader failed.
+            KafkaUnavailable: The brokers did not answer Spark or the second reader.
+            OffsetsDeleted, TopicMissing: The second reader failed.
         """
         what = f"plan {plan.sequence} of pipeline {plan.pipeline!r}"
         files, table = table_folder(self._uri)
@@ -106,9 +119,9 @@ class SparkSink:
             try:
                 made = self._write_files(plan, records_per_task, files, table, name)
             except (PySparkException, Py4JError, OSError, ValueError) as failure:
-                refusal = _kafka_refusal(failure)
-                if refusal:
-                    raise KafkaRefused(operation=f"reading {what}", reason=refusal) from failure
+                lost = _kafka_failure(failure, plan, f"reading {what}")
+                if lost:
+                    raise lost from failure
                 raise spark_error(
                     failure,
                     f"landing {what}",
@@ -234,9 +247,34 @@ def _offsets(topic: str, by_partition: Mapping[int, int]) -> str:
     return json.dumps({topic: {str(p): offset for p, offset in sorted(by_partition.items())}})
 
 
-def _kafka_refusal(failure: Exception) -> str | None:
-    """Return the client's message if the brokers denied access; None for other failures."""
-    return next((each.message for each in exception_chain(failure) if each.kind in _REFUSALS), None)
+def _kafka_failure(failure: Exception, plan: Plan, operation: str) -> KafkaFailure | None:
+    """Return the named error if the brokers denied access or did not answer, else None."""
+    causes = list(exception_chain(failure))
+    for each in causes:
+        if each.kind in _REFUSALS:
+            return KafkaRefused(operation=operation, reason=each.message)
+    for each in causes:
+        if reason := _lost_answer(each.kind, each.message, plan):
+            return KafkaUnavailable(operation=operation, reason=reason)
+    return None
+
+
+def _lost_answer(kind: str, message: str, plan: Plan) -> str:
+    """Return which answer of Kafka an exception missed; empty for all other exceptions."""
+    if found := _NO_RECORD.search(message):
+        offset = int(found[1])
+        places = [
+            f"{plan.topic}-{each.partition}"
+            for each in plan.ranges
+            if each.span.start <= offset < each.span.end
+        ]
+        return f"no answer for offset {offset} of {' or '.join(places)} in {found[2]} ms"
+    if kind in _LOST_ANSWERS or message.startswith(_NO_ADDRESS):
+        # Some of these exceptions have no message: Py4J returns "None", a server an empty text.
+        has_message = message not in ("", "None")
+        name = kind.rpartition(".")[2]
+        return message.rstrip(".") if has_message else f"{name} of topic {plan.topic}"
+    return ""
 
 
 def _remove(files: FileSystem, folder: str) -> None:
