@@ -183,28 +183,25 @@ def test_a_new_spec_over_the_tables_of_a_landed_pipeline_is_refused(
         assert "EmbeddedBrokerStopped" in unconnected(command, "events").err
 
 
-def test_checking_a_spec_warns_about_rules_that_spark_will_refuse(
+def test_a_row_rule_that_spark_will_refuse_makes_its_spec_invalid(
     unconnected: Command, tmp_path: Path
 ) -> None:
-    """The exit code stays 0 without --strict, because Spark decides."""
+    """No command plans the pipeline before the rule is corrected."""
     (tmp_path / "pipelines").mkdir()
-    (tmp_path / "pipelines" / "good.yaml").write_text(
-        "name: good\ntopic: good\nschedule: '@daily'\ndecode:\n"
-        "  value: {format: json, schema: {amount: long}}\n  rules: {positive: value.amont > 0}\n"
-    )
-    problem = "value has no field 'amont' (did you mean 'amount'?)"
-    ran = unconnected("pipeline", "check")
-    assert ran.code == ExitCode.OK
-    assert f"good: warning: rule positive: {problem}\n  value.amont > 0\n" in ran.err
-    (record,) = unconnected("pipeline", "check", "--json").json
-    assert record["warnings"] == [
-        {"rule": "positive", "sql": "value.amont > 0", "problem": problem}
-    ]
-    strict = unconnected("pipeline", "check", "--strict")
-    assert (strict.code, strict.out, strict.err) == (ExitCode.REFUSED, ran.out, ran.err)
     rule = tmp_path / "pipelines" / "good.yaml"
-    rule.write_text(rule.read_text().replace("amont", "amount"))
-    assert unconnected("pipeline", "check", "--strict").code == ExitCode.OK
+    rule.write_text(
+        "name: good\ntopic: good\nschedule: '@daily'\ndecode:\n"
+        "  value: {format: json, schema: {amount: long}}\n"
+        "  rules: {positive: value.amont > 0, whole: value.amount >= }\n"
+    )
+    for command in (("pipeline", "check"), ("plan", "good"), ("run", "good"), ("status", "good")):
+        refused = unconnected(*command)
+        assert refused.code == ExitCode.REFUSED
+        positive, whole = (line for line in refused.err.splitlines() if "decode.rules." in line)
+        assert "positive: found value has no field 'amont' (did you mean 'amount'?)" in positive
+        assert "whole: found invalid syntax at '>=' (line 1, column 14)" in whole
+    rule.write_text(rule.read_text().replace("amont", "amount").replace(">= ", ">= 0"))
+    assert unconnected("pipeline", "check").code == ExitCode.OK
 
 
 def test_checking_a_spec_checks_its_suite(

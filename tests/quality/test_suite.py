@@ -58,7 +58,7 @@ def test_all_problems_of_a_suite_are_reported_at_once(tmp_path: Path) -> None:
                 "owner": "me",
                 "meta": {
                     "tidemark": {
-                        "columns": {"offset": "1", "price": ""},
+                        "columns": {"offset": "1", "price": "", "half": "CAST(value_text AS"},
                         "checks": {
                             "duplicate_records": {"limit": 5},
                             "no_such_check": {"limit": 5},
@@ -76,7 +76,10 @@ def test_all_problems_of_a_suite_are_reported_at_once(tmp_path: Path) -> None:
                         "severity": "dire",
                         "when": "always",
                     },
-                    {"type": "expect_column_values_to_be_in_set", "kwargs": {}},
+                    {
+                        "type": "expect_column_values_to_be_in_set",
+                        "kwargs": {"row_condition": "offset > 0 AND"},
+                    },
                     "expect_nothing",
                 ],
             },
@@ -89,6 +92,7 @@ def test_all_problems_of_a_suite_are_reported_at_once(tmp_path: Path) -> None:
         "meta.tidemark.masked",
         "meta.tidemark.columns.offset",
         "meta.tidemark.columns.price",
+        "meta.tidemark.columns.half",
         "meta.tidemark.checks.duplicate_records",
         "meta.tidemark.checks.no_such_check",
         "meta.tidemark.checks.top_key_percent.max",
@@ -102,8 +106,10 @@ def test_all_problems_of_a_suite_are_reported_at_once(tmp_path: Path) -> None:
         "expectations[1].kwargs.column",
         "expectations[2].kwargs.column",
         "expectations[2].kwargs.value_set",
+        "expectations[2].kwargs.row_condition",
         "expectations[3]",
     }
+    assert "at 'AND' (line 1, column 12)" in found["expectations[2].kwargs.row_condition"]
     assert "critical, warning, info" in found["expectations[1].severity"]
     assert "expect_column_distinct_values_to_be_in_set" in found["expectations[0].type"]
     assert "more" in found["expectations[0].type"]

@@ -638,7 +638,7 @@ decode:
   widen: false
   target: s3://lake/typed
   publish: always
-  rules: {small: value.n < 5}
+  rules: {small: offset < 5}
   quarantine: {records: 5, percent: 2.5, schemas: [9, 7, 9]}
   upsert: {target: s3://lake/newest, deletes: hard, envelope: debezium}
 """
@@ -656,7 +656,7 @@ decode:
         widens=False,
         target="s3://lake/typed",
         publish=PublishRule.ALWAYS,
-        rules=(("small", "value.n < 5"),),
+        rules=(("small", "offset < 5"),),
         max_quarantined=5,
         max_quarantined_percent=2.5,
         refused_schemas=(7, 9),

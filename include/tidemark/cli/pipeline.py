@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -17,7 +16,7 @@ from tidemark.cli.arguments import (
     PipelineNamesOrAll,
     Topic,
 )
-from tidemark.cli.output import err, note, out, print_error_record, print_json, print_table
+from tidemark.cli.output import note, out, print_error_record, print_json, print_table
 from tidemark.connections import LOCAL_CONNECTION
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.texts import counted
@@ -26,7 +25,6 @@ from tidemark.quality.suite_draft import check_no_suite, draft_suite, write_suit
 from tidemark.spec.decode import DEFAULT_REGISTRY
 from tidemark.spec.errors import SpecError, UnknownPipeline
 from tidemark.spec.model import PIPELINE_NAME, PipelineSpec
-from tidemark.typed.rule_check import RuleWarning, rule_warnings
 from tidemark.typed.spec_draft import DEFAULT_SCHEDULE, SpecDraft
 
 app = typer.Typer(
@@ -174,21 +172,14 @@ def _print(draft: SpecDraft) -> None:
 @app.command(short_help="Check specs and their quality suites.")
 def check(
     pipelines: PipelineNamesOrAll = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="End with exit code 65 after a warning too.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check specs and the quality suites that they name, and print every problem.
 
     Each problem has its file, its key, the expected and the actual value. The command reads files
-    only, and needs neither Kafka nor Spark. It ends with exit code 65 if a spec is invalid. A
-    warning names a row rule that Spark will probably refuse. Without --strict, it does not change
-    the exit code.
-
-    \b
-    tidemark pipeline check --strict
-    """  # noqa: D301  click does not rewrap a paragraph that begins with \b
+    only, and needs neither Kafka nor Spark. If specs contradict each other, it also reads the
+    control table. It ends with exit code 65 if a spec is invalid.
+    """
     tidemark = App.from_environment()
     folder = tidemark.spec_folder
     known = sorted({*folder.specs, *folder.broken})
@@ -198,21 +189,16 @@ def check(
             raise UnknownPipeline(pipeline=name, known=tuple(known))
     problems = {name: _problem(tidemark, name) for name in names}
     valid = [folder.specs[name] for name in names if problems[name] is None]
-    warnings = {spec.name: rule_warnings(spec.decode) for spec in valid if spec.decode}
     if as_json:
-        print_json([_record(name, problems[name], warnings.get(name, ())) for name in names])
+        print_json([_record(name, problems[name]) for name in names])
     else:
         rows = [(spec.name, spec.topic, spec.schedule, ", ".join(_tables(spec))) for spec in valid]
         if rows:
             print_table("Valid specs", ("pipeline", "topic", "schedule", "tables"), rows)
-        for name, some in warnings.items():
-            for each in some:
-                err.print(f"{name}: warning: rule {each.rule}: {each.problem}", style="yellow")
-                err.print(f"  {each.sql}")
         for name, problem in problems.items():
             if problem is not None:
                 print_error_record({"pipeline": name, **problem.as_record()})
-    if any(problems.values()) or (strict and any(warnings.values())):
+    if any(problems.values()):
         raise typer.Exit(ExitCode.REFUSED)
 
 
@@ -239,11 +225,8 @@ def _tables(spec: PipelineSpec) -> list[str]:
     return tables
 
 
-def _record(
-    name: str, problem: TidemarkError | None, warnings: Sequence[RuleWarning]
-) -> dict[str, object]:
+def _record(name: str, problem: TidemarkError | None) -> dict[str, object]:
     """Return the result of one spec for `--json`."""
     if problem is None:
-        records = [each.as_record() for each in warnings]
-        return {"pipeline": name, "valid": True, "warnings": records}
+        return {"pipeline": name, "valid": True}
     return {"pipeline": name, "valid": False, **problem.as_record()}

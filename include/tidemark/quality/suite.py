@@ -24,6 +24,7 @@ from tidemark.quality.check_results import Severity
 from tidemark.quality.checks import BUILT_IN_CHECKS, BuiltInCheck
 from tidemark.quality.errors import SuiteError
 from tidemark.spec.errors import Problem
+from tidemark.spec.rule_check import syntax_problem
 from tidemark.spec.schema_limits import load_json
 
 BATCH_COLUMNS = (
@@ -211,6 +212,8 @@ def _columns(added: Any, columns: set[str]) -> _Problems:
             yield f"{key}.{name}", "a name that no column of a batch has", repr(name)
         if not isinstance(expression, str) or not expression.strip():
             yield f"{key}.{name}", "a Spark SQL expression", _kind(expression)
+        elif problem := syntax_problem(expression):
+            yield f"{key}.{name}", "a Spark SQL expression", f"{problem}, in {expression!r}"
         columns.add(name)
 
 
@@ -253,6 +256,11 @@ def _expectation(expectation: Any, key: str, columns: set[str]) -> _Problems:
         yield f"{key}.type", f"one of {some_of(sorted(schemas))}", found
         return
     yield from _kwargs(kwargs, schema, f"{key}.kwargs")
+    condition = kwargs.get("row_condition")
+    is_sql = kwargs.get("condition_parser", "spark") == "spark"
+    if is_sql and isinstance(condition, str) and (problem := syntax_problem(condition)):
+        found = f"{problem}, in {condition!r}"
+        yield f"{key}.kwargs.row_condition", "a condition in Spark SQL", found
     for argument, value in named_columns(kwargs):
         if value not in columns:
             known = some_of(sorted(columns))

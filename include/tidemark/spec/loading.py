@@ -49,6 +49,7 @@ from tidemark.spec.model import (
     StartPolicy,
 )
 from tidemark.spec.ref import PipelineRef
+from tidemark.spec.rule_check import rule_problem
 from tidemark.spec.schema_limits import MAX_COLUMNS, MAX_LEVELS, SchemaTooLarge, check_size
 from tidemark.spec.targets import target_conflicts, target_problems
 from tidemark.spec.type_parsing import InvalidType, TypeProblem, parse_type
@@ -573,6 +574,10 @@ def _sections_of(annotation: Any) -> Iterator[type[_Section]]:
 def _file_problems(path: Path, spec: PipelineSpec, suites: Path) -> Iterator[Problem]:
     if path.stem != spec.name:
         yield Problem.of(path, "name", f"{path.stem!r}, the file's name", repr(spec.name))
+    for name, sql in spec.decode.rules if spec.decode else ():
+        if spec.decode and (problem := rule_problem(sql, spec.decode)):
+            found = f"{problem}, in {_SHORT.repr(sql)}"
+            yield Problem.of(path, f"decode.rules.{name}", "a condition in Spark SQL", found)
     if spec.suite and not (suites / f"{spec.suite}.json").is_file():
         available = sorted(file.stem for file in suites.glob("*.json"))
         expected = f"a suite that exists ({some_of(available) or 'none yet'})"

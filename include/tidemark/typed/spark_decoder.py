@@ -32,6 +32,7 @@ from tidemark.spark.sessions import use_scheduler_pool
 from tidemark.spec.decode import DecodeSpec, Part, QuarantineReason
 from tidemark.spec.fields import FieldType
 from tidemark.spec.flattening import TOMBSTONE, column_name, field_name
+from tidemark.spec.rule_check import rule_problem
 from tidemark.typed.columns import typed_schema
 from tidemark.typed.errors import DecoderChanged, InvalidRule, TooManyQuarantined
 from tidemark.typed.formats.spark_payloads import (
@@ -45,7 +46,6 @@ from tidemark.typed.formats.spark_payloads import (
     with_decoded,
 )
 from tidemark.typed.replay_preview import DecodeResult
-from tidemark.typed.rule_check import rule_problem
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

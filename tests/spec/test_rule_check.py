@@ -1,8 +1,6 @@
-"""Tests of the check of row rules: it warns about invalid rules, and not about valid ones."""
+"""Tests of the check of row rules: it refuses invalid rules, and no valid ones."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 from pyspark.errors import AnalysisException, ParseException
@@ -11,7 +9,7 @@ from pyspark.sql.functions import expr
 
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
 from tidemark.spec.fields import Decimal, ListOf, Struct
-from tidemark.typed.rule_check import rule_warnings
+from tidemark.spec.rule_check import rule_problem, syntax_problem
 
 LEG = Struct((("quantity", "long"), ("due", "date")))
 DECODE = DecodeSpec(
@@ -57,9 +55,11 @@ VALID = [
     "(value.paid)",
 ]
 INVALID = {
-    "value.amount >": "invalid syntax: Required keyword: 'expression' missing",
-    "value.amount => 0": "invalid syntax: Invalid expression / Unexpected token",
-    "value.amount > 0; value.paid": "a rule must be one condition; this one has 2 statements",
+    "value.amount >": (
+        "invalid syntax at '>' (line 1, column 14): a part of the expression is missing"
+    ),
+    "value.amount => 0": ("invalid syntax at '=>' (line 1, column 14): unexpected text"),
+    "value.amount > 0; value.paid": "2 expressions instead of one",
     "value.amont > 0": "value has no field 'amont' (did you mean 'amount'?)",
     "value.leg.quantty > 0": "value.leg has no field 'quantty' (did you mean 'quantity'?)",
     "value.amount.cents > 0": "value.amount of type decimal(10,2) has no field 'cents'",
@@ -75,20 +75,42 @@ INVALID = {
 }
 
 
-def problems(sql: str, decode: DecodeSpec = DECODE) -> list[str]:
-    """Return the problems of one rule."""
-    return [each.problem for each in rule_warnings(replace(decode, rules=(("rule", sql),)))]
-
-
 @pytest.mark.parametrize("sql", VALID)
-def test_a_rule_over_known_columns_gets_no_warning(sql: str) -> None:
-    assert problems(sql) == []
+def test_a_rule_over_known_columns_has_no_problem(sql: str) -> None:
+    assert rule_problem(sql, DECODE) is None
 
 
 @pytest.mark.parametrize("sql", INVALID)
-def test_an_invalid_rule_gets_one_warning_with_its_problem(sql: str) -> None:
-    (problem,) = problems(sql)
-    assert problem == INVALID[sql]
+def test_an_invalid_rule_has_its_problem(sql: str) -> None:
+    assert rule_problem(sql, DECODE) == INVALID[sql]
+
+
+@pytest.mark.parametrize(
+    ("sql", "problem"),
+    [
+        ("a = 'x", "invalid syntax: a quote, a backtick or a comment has no end"),
+        ("`a > 0", "invalid syntax: a quote, a backtick or a comment has no end"),
+        ("(a > 0", "invalid syntax at '0' (line 1, column 6): Expecting )"),
+        (
+            "a > 0\n AND b = ) 1",
+            "invalid syntax at ')' (line 2, column 10): a part of the expression is missing",
+        ),
+        ("", "an empty text"),
+        ("-- a > 0", "a text without an expression"),
+        (
+            "a > 0 b",
+            "invalid syntax at 'b' (line 1, column 7): unexpected text",
+        ),
+        ("select 1", "invalid syntax at 'select' (line 1, column 1): unexpected text"),
+        ("drop table a", "invalid syntax at 'drop' (line 1, column 1): unexpected text"),
+        (
+            "a > 0 and",
+            "invalid syntax at 'and' (line 1, column 7): a part of the expression is missing",
+        ),
+    ],
+)
+def test_a_problem_of_the_syntax_has_its_place(sql: str, problem: str) -> None:
+    assert syntax_problem(sql) == problem
 
 
 def test_fields_of_a_schema_in_a_registry_are_not_checked() -> None:
@@ -97,13 +119,16 @@ def test_fields_of_a_schema_in_a_registry_are_not_checked() -> None:
         value=PayloadSpec(format=Format.AVRO),
         target="silver/payments",
     )
-    assert problems("value.anything.at_all > 0", by_id) == []
-    assert problems("vallue.amount > 0", by_id) == ["no column 'vallue' (did you mean 'value'?)"]
-    assert problems("km > 0", by_id) == ["no column 'km' (a field of the value is value.FIELD)"]
+    assert rule_problem("value.anything.at_all > 0 AND value_schema_id <> 7", by_id) is None
+    unknown = "no column 'vallue' (did you mean 'value'?)"
+    assert rule_problem("vallue.amount > 0", by_id) == unknown
+    unknown = "no column 'km' (a field of the value is value.FIELD)"
+    assert rule_problem("km > 0", by_id) == unknown
+    assert rule_problem("key_schema_id > 0", by_id) is not None
 
 
 @pytest.mark.spark
-def test_spark_accepts_the_rules_without_a_warning_and_refuses_the_others(
+def test_spark_accepts_the_rules_without_a_problem_and_refuses_the_others(
     spark: SparkSession,
 ) -> None:
     rows = spark.createDataFrame([], COLUMNS)

@@ -1,68 +1,85 @@
-"""Checks row rules without Spark: their syntax, and the columns and fields that they name.
+"""Checks Spark SQL of specs and suites without Spark: syntax, columns and fields.
 
-Spark decides at decoding whether a rule is valid. sqlglot may not parse all of Spark's syntax, so
-the results are warnings.
+sqlglot parses the texts. It does not parse `>>>`, `column:path`, and some keywords that are names
+without backticks. Both parse another form of each: a function, or a name in backticks.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tidemark.core.plain import record_of
 from tidemark.core.suggestions import did_you_mean
-from tidemark.lake.columns import BRONZE_SCHEMA
 from tidemark.spec.decode import DecodeSpec, Part
 from tidemark.spec.fields import Decimal, FieldType, ListOf, Struct
+from tidemark.spec.flattening import OWN_COLUMNS, TOMBSTONE
+
+if TYPE_CHECKING:
+    from sqlglot.expressions import Condition
+
+_NOT_OF_ROWS = {TOMBSTONE, "deleted", *(part.schema_id for part in Part)}
+"""Columns of some typed tables and of upsert tables, which row rules cannot name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleWarning:
-    """A row rule that Spark will probably refuse.
-
-    Attributes:
-        rule: Name of the rule.
-        sql: The rule.
-        problem: The reason, with a suggestion if a known name is similar.
-    """
-
-    rule: str
-    sql: str
-    problem: str
-
-    def as_record(self) -> dict[str, str]:
-        """Return plain values, for `--json`."""
-        return record_of(self)
+class _InvalidSql(ValueError):
+    """A text is not one expression of Spark SQL. The message has the place."""
 
 
-def rule_warnings(decode: DecodeSpec) -> tuple[RuleWarning, ...]:
-    """Return row rules with wrong syntax, unknown columns or fields, or a type other than boolean.
+def syntax_problem(sql: str) -> str | None:
+    """Return why a text is not one expression of Spark SQL, with the place; None if it is one."""
+    try:
+        _parsed(sql)
+    except _InvalidSql as invalid:
+        return str(invalid)
+    return None
 
-    Fields are known if the spec has the schema. Fields of maps, of function results and of lambda
-    arguments are not checked. A function counts as a condition.
-    """
-    return tuple(
-        RuleWarning(rule=name, sql=sql, problem=problem)
-        for name, sql in decode.rules
-        if (problem := rule_problem(sql, decode))
-    )
+
+def _parsed(sql: str) -> Condition:
+    """Return a parsed expression, or raise _InvalidSql."""
+    import sqlglot
+    from sqlglot import expressions
+    from sqlglot.errors import ParseError, SqlglotError
+
+    if not sql.strip():
+        raise _InvalidSql("an empty text")
+    try:
+        parsed = sqlglot.parse_one(sql, read="spark", into=expressions.Condition)
+    except ParseError as wrong:
+        if not wrong.errors:
+            raise _InvalidSql("a text without an expression") from None
+        first = wrong.errors[0]
+        place = f"line {first['line']}, column {first['col'] - len(first['highlight']) + 1}"
+        why = first["description"]
+        if why.startswith("Required keyword"):
+            why = "a part of the expression is missing"
+        elif why.startswith("Invalid expression"):
+            why = "unexpected text"
+        raise _InvalidSql(f"invalid syntax at {first['highlight']!r} ({place}): {why}") from None
+    except SqlglotError:
+        rule = "invalid syntax: a quote, a backtick or a comment has no end"
+        raise _InvalidSql(rule) from None
+    if isinstance(parsed, expressions.Block):
+        raise _InvalidSql(f"{len(parsed.expressions)} expressions instead of one")
+    return parsed
 
 
 def rule_problem(sql: str, decode: DecodeSpec) -> str | None:
-    """Return why Spark will probably refuse a row rule; None without a known reason."""
-    import sqlglot
-    from sqlglot import expressions
-    from sqlglot.errors import SqlglotError
+    """Return why Spark would refuse a row rule; None without a known reason.
 
+    Reasons are wrong syntax, unknown columns or fields, and a type other than boolean. Fields are
+    known if the spec has the schema. Fields of maps, of function results and of lambda arguments
+    are not checked. A function counts as a condition.
+    """
     try:
-        statements = sqlglot.parse(sql, read="spark")
-    except SqlglotError as wrong:
-        # Cut sqlglot's position and class from the message.
-        return "invalid syntax: " + re.split(r"\. Line | for <class ", str(wrong))[0]
-    if len(statements) != 1 or statements[0] is None:
-        return f"a rule must be one condition; this one has {len(statements)} statements"
-    rule = statements[0].unnest()
+        parsed = _parsed(sql)
+    except _InvalidSql as invalid:
+        return str(invalid)
+    from sqlglot import expressions
+
+    if parsed.find(expressions.Query):
+        return None
+    rule = parsed.unnest()
     lambdas = rule.find_all(expressions.Lambda)
     arguments = {each.name for made in lambdas for each in made.expressions}
     for column in rule.find_all(expressions.Column):
@@ -91,8 +108,9 @@ def _type_of(
     first: str, fields: Sequence[str], decode: DecodeSpec
 ) -> FieldType | _PathProblem | None:
     """Return the type or the problem of a column's path; None if not checked. Ignores case."""
-    columns: dict[str, FieldType | None] = {field.name: None for field in BRONZE_SCHEMA.fields}
+    columns: dict[str, FieldType | None] = dict.fromkeys(sorted(OWN_COLUMNS - _NOT_OF_ROWS))
     columns |= {part.value: spec.column for part, spec in decode.parts.items()}
+    columns |= {part.schema_id: "long" for part in decode.framed_parts}
     if first.lower() not in columns:
         value = columns[Part.VALUE.value]
         if isinstance(value, Struct) and first.lower() in _by_lower_case(value):
