@@ -80,8 +80,8 @@ def test_finished_plans_are_read_before_files_are_listed() -> None:
     assert table.steps == [
         "current_files",
         "plans",
-        "compact",
         "remove_unreferenced",
+        "compact",
         "current_files",
     ]
     assert table.before == NOW - WEEK

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -23,7 +24,16 @@ from tidemark.core.errors import SetupError
 from tidemark.lake.checked_commits import COMMITS_TRIED, Change, commit_checked
 from tidemark.lake.errors import CompactionConflict
 from tidemark.lake.live_files import LiveFile, live_files, merged_statistics, table_filesystem
-from tidemark.lake.rewriting import Rewrite, open_parquet, plain_schema, read_batches, write_rows
+from tidemark.lake.rewriting import (
+    NewFile,
+    Rewrite,
+    all_written,
+    open_parquet,
+    plain_schema,
+    read_batches,
+    remove_files,
+    write_rows,
+)
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -63,7 +73,18 @@ class Compaction:
         if len(small) < 2:
             return []
         files = table_filesystem(self._uri)
-        return [_rewritten(files, group) for group in _groups(files, small, target)]
+        groups = list(_groups(files, small, target))
+        added = all_written(files, (_merged(files, group) for group in groups))
+        return [
+            Rewrite(replaced=tuple(group), added=(new,))
+            for group, new in zip(groups, added, strict=True)
+        ]
+
+    def bytes_to_write(self) -> int:
+        """Return the most bytes that `rewrite` writes for all partitions."""
+        table = DeltaTable(self._uri)
+        target = _target_bytes(table.metadata().configuration)
+        return sum(file.size for file in live_files(table) if file.size < target)
 
     def commit(self, rewrites: Sequence[Rewrite]) -> int:
         """Replace files by their rewrites in one commit.
@@ -108,7 +129,25 @@ class Compaction:
 
     def run(self, partition: Mapping[str, str] | None = None) -> int:
         """Rewrite and commit. Returns the number of replaced files."""
-        return self.commit(self.rewrite(partition))
+        rewrites = self.rewrite(partition)
+        version = DeltaTable(self._uri).version()
+        try:
+            return self.commit(rewrites)
+        except Exception:
+            with suppress(Exception):
+                self._remove_uncommitted(rewrites, version)
+            raise
+
+    def _remove_uncommitted(self, rewrites: Sequence[Rewrite], version: int) -> None:
+        """Remove the new files of a failed commit: they would keep a local disk full.
+
+        Keeps them if a commit followed, which may be the failed one. Also keeps those in an object
+        store, where a commit can arrive after its error.
+        """
+        if "://" not in self._uri and DeltaTable(self._uri).version() == version:
+            remove_files(
+                table_filesystem(self._uri), [new.path for each in rewrites for new in each.added]
+            )
 
 
 def _actions(rewrites: Sequence[Rewrite]) -> list[AddAction | RemoveAction]:
@@ -132,10 +171,9 @@ def _actions(rewrites: Sequence[Rewrite]) -> list[AddAction | RemoveAction]:
     return [*removed, *added]
 
 
-def _rewritten(files: FileSystem, group: Sequence[LiveFile]) -> Rewrite:
+def _merged(files: FileSystem, group: Sequence[LiveFile]) -> NewFile:
     rows = (batch for file in group for batch in read_batches(files, file))
-    added = write_rows(files, group[0], rows, merged_statistics(group))
-    return Rewrite(replaced=tuple(group), added=(added,))
+    return write_rows(files, group[0], rows, merged_statistics(group))
 
 
 def _groups(

@@ -42,7 +42,7 @@ from tidemark.lake.conditional_writes import (
     prove_conditional_writes,
 )
 from tidemark.lake.conflicts import retry_on_conflict
-from tidemark.lake.delta_errors import tidemark_error, translates_delta_errors
+from tidemark.lake.delta_errors import space_needed, tidemark_error, translates_delta_errors
 from tidemark.lake.errors import (
     EngineFailed,
     ForeignCommit,
@@ -571,6 +571,20 @@ class DeltaDataTable:
             self._check_not_older(table, plan, seen)  # fence: removal-in-an-older-copy-is-refused
             return removal_transactions(table, plan, epoch, is_last=is_last)
 
+        with space_needed(lambda: self._bytes_to_rewrite(plan)):
+            return self._remove_rows(plan, epoch, seen, transactions)
+
+    def _bytes_to_rewrite(self, plan: Plan) -> int:
+        """Return the size of the files that have rows of a plan and of others."""
+        return sum(file.size for file in files_with_plan(DeltaTable(self._uri), plan.sequence)[1])
+
+    def _remove_rows(
+        self,
+        plan: Plan,
+        epoch: int | None,
+        seen: TableState | None,
+        transactions: Callable[[DeltaTable, bool], list[Transaction]],
+    ) -> tuple[int, int]:
         try:
             rows, removed_at = remove_whole_files(
                 self._uri, plan.sequence, _removal_metadata(plan), transactions

@@ -19,7 +19,7 @@ from tidemark.lake.live_files import (
     table_filesystem,
     unsupported_files,
 )
-from tidemark.lake.rewriting import NewFile, Rewrite, read_batches, write_rows
+from tidemark.lake.rewriting import NewFile, Rewrite, all_written, read_batches, write_rows
 from tidemark.lake.table_checks import check_owner
 from tidemark.lake.table_io import open_if_exists
 from tidemark.lake.unreadable_files import translate_read_errors
@@ -85,7 +85,9 @@ class Deduplication:
         )
         if dry_run or not copies.rows:
             return copies
-        added = [_rewritten(files, live[number], rows) for number, rows in found.items()]
+        added = all_written(
+            files, (_rewritten(files, live[number], rows) for number, rows in found.items())
+        )
         rewrite = Rewrite(
             replaced=tuple(live[number] for number in found),
             added=tuple(new for new in added if new.records),

@@ -66,6 +66,24 @@ def translate_delta_errors(location: str, operation: str = "using the table") ->
         raise
 
 
+@contextmanager
+def space_needed(bytes_needed: Callable[[], int]) -> Iterator[None]:
+    """Add the space that an operation needs to the error of a full storage.
+
+    Args:
+        bytes_needed: Returns the most bytes that the operation writes.
+    """
+    try:
+        yield
+    except StorageUnavailable as failure:
+        if failure.reason in _FULL:
+            failure.bytes_needed = bytes_needed()
+        raise
+
+
+_FULL = {os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)}
+
+
 def tidemark_error(failure: Exception, location: str, operation: str) -> TidemarkError:
     """Return the named error for an exception of delta-rs."""
     text = str(failure)

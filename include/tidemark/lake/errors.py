@@ -34,11 +34,25 @@ class StorageRefused(StorageFailure, TerminalError):
     fix = "Give this process access to the location, then run the command again."
 
 
+@dataclass(kw_only=True, eq=False)
 class StorageUnavailable(StorageFailure, TransientError):
-    """The storage of a table or a page is full or does not answer."""
+    """The storage of a table or a page is full or does not answer.
+
+    Attributes:
+        bytes_needed: Most bytes that the operation writes, if the storage is full; None if unknown.
+    """
+
+    bytes_needed: int | None = None
 
     problem = "The storage failed while {operation} at {location}: {reason}."
-    fix = "Free space or make the storage reachable, then run the command again."
+    fix = "{space} or make the storage reachable, then run the command again."
+
+    @property
+    def space(self) -> str:
+        """The space to free, as the beginning of a sentence."""
+        if self.bytes_needed is None:
+            return "Free space"
+        return f"Free {self.bytes_needed:,} bytes at this location,"
 
 
 @dataclass(kw_only=True, eq=False)

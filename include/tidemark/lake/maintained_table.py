@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from tidemark.core.datafile import plan_of_folder
 from tidemark.core.errors import SetupError
 from tidemark.lake.compaction import Compaction
-from tidemark.lake.delta_errors import translate_delta_errors
+from tidemark.lake.delta_errors import space_needed, translate_delta_errors
 from tidemark.lake.live_files import table_filesystem
 from tidemark.lake.table_checks import check_owner
 from tidemark.lake.table_io import open_if_exists
@@ -90,8 +90,12 @@ class DeltaMaintainedTable:
 
         Concurrent landings continue, and their files stay unchanged.
         """
-        with translate_read_errors(self._uri, "compacting the table"):
-            replaced = Compaction(self._uri).run()
+        compaction = Compaction(self._uri)
+        with (
+            space_needed(compaction.bytes_to_write),
+            translate_read_errors(self._uri, "compacting the table"),
+        ):
+            replaced = compaction.run()
             if replaced:
                 # Readers need not replay the added and removed files.
                 DeltaTable(self._uri).create_checkpoint()

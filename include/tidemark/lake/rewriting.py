@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -72,7 +72,7 @@ def write_rows(
     rows: Iterable[pa.RecordBatch],
     bounds: Mapping[str, Any],
 ) -> NewFile:
-    """Write rows to a new file.
+    """Write rows to a new file. Leaves no file if that fails.
 
     Args:
         files: The table's folder.
@@ -88,6 +88,7 @@ def write_rows(
         leaves = [first.schema.column(n).path for n in range(len(first.schema.names))]
     records = 0
     with (
+        _removed_on_failure(files, [path]),
         files.open_output_stream(path) as sink,
         pq.ParquetWriter(
             sink,
@@ -108,6 +109,46 @@ def write_rows(
         records=records,
         statistics=json.dumps({"numRecords": records, **bounds}),
     )
+
+
+def all_written(files: FileSystem, written: Iterable[NewFile]) -> list[NewFile]:
+    """Write several files. Leaves no file if one of them fails.
+
+    Args:
+        files: The table's folder.
+        written: Writes the next file at each step.
+    """
+    paths: list[str] = []
+    found = []
+    with _removed_on_failure(files, paths):
+        for file in written:
+            paths.append(file.path)
+            found.append(file)
+    return found
+
+
+@contextmanager
+def _removed_on_failure(files: FileSystem, paths: Sequence[str]) -> Iterator[None]:
+    """Remove files that no version refers to if the block fails: they would keep a disk full.
+
+    Raises:
+        OSError: The first error of the block. Closing a file after it raises others.
+    """
+    try:
+        yield
+    except BaseException as failed:  # noqa: BLE001  an interrupt leaves no file either
+        remove_files(files, paths)
+        first = failed
+        while isinstance(first, OSError) and isinstance(first.__context__, OSError):
+            first = first.__context__
+        raise first from None
+
+
+def remove_files(files: FileSystem, paths: Iterable[str]) -> None:
+    """Remove the files that exist; maintenance removes the others after its retention."""
+    for path in paths:
+        with suppress(Exception):
+            files.delete_file(path)
 
 
 def _row_groups(rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:

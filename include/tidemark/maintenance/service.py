@@ -101,7 +101,9 @@ class Maintenance:
     finished_plans: Callable[[], IsPlanFinished] = _no_plans
 
     def maintain(self, retention: timedelta, *, dry_run: bool = False) -> MaintenanceResult:
-        """Compact the table, then remove files that no version within the retention refers to.
+        """Remove files that no version within the retention refers to, then compact the table.
+
+        In this order, the removed files make room for the compacted ones on a full disk.
 
         Args:
             retention: How long old versions remain readable; the table's own property may make it
@@ -119,10 +121,10 @@ class Maintenance:
         retention = effective_retention(self.name, retention, before.retention)
         # Read first: a plan that lands after this line counts as open, so its files stay.
         is_finished = retry_on_conflict(self.finished_plans)
-        replaced = None if dry_run else self._compact()
         removed = self.table.remove_unreferenced(
             self.now(), retention, is_finished, dry_run=dry_run
         )
+        replaced = None if dry_run else self._compact()
         result = MaintenanceResult(
             table=self.name,
             outcome=_outcome(replaced, dry_run=dry_run),
