@@ -365,5 +365,7 @@ def _own_cpu() -> float:
 
 
 def local_network() -> dict[str, Any]:
-    """Return settings that keep a driver on the loopback address, with any host name."""
-    return {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    """Return the settings of every Spark in local mode, which keep it on the loopback address."""
+    from tidemark.spark.settings import LOCAL_SETTINGS
+
+    return dict(LOCAL_SETTINGS)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tidemark.spark.sessions import open_application
-from tidemark.spark.settings import submit_settings
+from tidemark.spark.settings import LOCAL_SETTINGS, submit_settings
 from tidemark.spec.layout import Layout
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ def spark(layout: Layout) -> Iterator[SparkSession]:
         layout,
         {
             "spark.master": "local[2]",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1",
+            **LOCAL_SETTINGS,
             "spark.driver.memory": "1g",
             "spark.ui.showConsoleProgress": "false",
             "spark.sql.shuffle.partitions": "2",

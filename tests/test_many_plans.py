@@ -28,11 +28,7 @@ from tidemark.dev.broker import BrokerStatus
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
 
-SPARK = {
-    "spark.driver.memory": "1g",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-}
+SPARK = {"spark.driver.memory": "1g"}
 
 
 class Pipelines:

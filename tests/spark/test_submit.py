@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -22,6 +23,9 @@ def run_program(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     show_tasks: Callable[[int, int], None] | None = None,
+    *,
+    master: str = "local",
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[JobRun, list[str]]:
     """Submit a job with a shell script instead of spark-submit."""
     program = folder / "spark-submit"
@@ -33,8 +37,8 @@ def run_program(
         Path("ingest.py"),
         [],
         name="job",
-        engine=Submit("local"),
-        settings={},
+        engine=Submit(master),
+        settings=settings,
         environ={},
         print_line=lines.append,
         show_tasks=show_tasks,
@@ -74,6 +78,38 @@ def test_a_job_without_a_display_prints_all_its_lines(
     _, lines = run_program(f'echo "$*"; echo; echo "{stage}"', tmp_path, monkeypatch)
     assert "showConsoleProgress" not in lines[0]
     assert lines[1:] == ["", stage]
+
+
+@pytest.mark.parametrize(
+    ("master", "is_local"),
+    [
+        *((master, True) for master in ("local", "local[2]", "local[*]", "local[2,3]")),
+        # The executors of a cluster must reach the driver, and the operator has their secret.
+        *((master, False) for master in ("spark://host:7077", "local-cluster[2,1,512]", "yarn")),
+        # Spark reports its own error for such a master.
+        ("local[x]", False),
+    ],
+)
+def test_local_mode_alone_authenticates_and_listens_on_the_loopback_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str, *, is_local: bool
+) -> None:
+    """A pipeline cannot open the ports: its setting is for the executors of a cluster."""
+    _, lines = run_program(
+        'for each; do case $each in spark.*) echo "$each";; esac; done; echo "ip $SPARK_LOCAL_IP"',
+        tmp_path,
+        monkeypatch,
+        master=master,
+        settings={"spark.driver.host": "airflow-1"},
+    )
+    if is_local:
+        assert lines == [
+            "spark.driver.host=127.0.0.1",
+            "spark.authenticate=true",
+            "spark.driver.bindAddress=127.0.0.1",
+            "ip 127.0.0.1",
+        ]
+    else:
+        assert lines == ["spark.driver.host=airflow-1", "ip "]
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from tidemark.app import App
 from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.plan import PlanRef
 from tidemark.dev.failpoints import PORTS, VARIABLE, kill_message
+from tidemark.spark.settings import local_settings
 from tidemark.spark.submit import conf_arguments, plan_arguments, search_path
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ class Site:
         return [
             "spark-submit",
             *("--master", master),
-            *conf_arguments(settings),
+            *conf_arguments({**settings, **local_settings(master)}),
             *(str(PROJECT / "jobs" / f"{job}.py"), *plan_arguments([ref])),
         ]
 

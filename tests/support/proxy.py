@@ -16,11 +16,12 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 from tidemark.dev.broker import Broker, BrokerConfig, Listener
@@ -37,10 +38,12 @@ class Gate:
 
     Attributes:
         held: Set when the first byte waits.
+        waiting: Number of connections whose bytes wait.
     """
 
     def __init__(self, after: int, everything: bool, changed: threading.Condition) -> None:
         self.held = threading.Event()
+        self.waiting = 0
         self._everything = everything
         self._left = after
         self._released = False
@@ -64,7 +67,9 @@ class Gate:
                 return wanted
             if self._left == 0:
                 self.held.set()
+                self.waiting += 1
                 self._changed.wait_for(lambda: self._released or gone())
+                self.waiting -= 1
                 return wanted
             allowed = min(wanted, self._left)
             self._left -= allowed
@@ -275,15 +280,37 @@ class ProxiedBroker:
 
 
 @contextmanager
-def proxied_broker(home: Path, jars: Path) -> Iterator[ProxiedBroker]:
-    """Run a separate broker that advertises the proxy in its second listener."""
+def proxied_broker(
+    home: Path,
+    jars: Path,
+    *,
+    protocol: str = "PLAINTEXT",
+    properties: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[ProxiedBroker]:
+    """Run a separate broker that advertises the proxy in its second listener.
+
+    Args:
+        home: Folder of the broker.
+        jars: Jars of the broker.
+        protocol: Security protocol of the second listener, `PROXIED`.
+        properties: Broker properties, such as the logins of that listener.
+    """
     (port,) = free_ports(HOST, 1)
     with Proxy(port) as proxy:
         listeners = (
             Listener(name="DIRECT"),
-            Listener(name="PROXIED", port=port, advertised_ports={1: proxy.port}),
+            Listener(
+                name="PROXIED",
+                port=port,
+                protocol=protocol,
+                advertised_ports={1: proxy.port},
+            ),
         )
-        embedded = Broker(BrokerConfig(home=home, jars=jars, listeners=listeners, heap_mb=256))
+        embedded = Broker(
+            BrokerConfig(
+                home=home, jars=jars, listeners=listeners, properties=properties, heap_mb=256
+            )
+        )
         try:
             status = embedded.start()
             yield ProxiedBroker(

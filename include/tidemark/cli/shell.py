@@ -20,7 +20,7 @@ from tidemark.cli.progress import waiting
 from tidemark.spark.connect import connect_sessions
 from tidemark.spark.engine import Server, without_connect
 from tidemark.spark.sessions import open_application
-from tidemark.spark.settings import submit_settings
+from tidemark.spark.settings import local_environment, local_settings, submit_settings
 from tidemark.steps import named_failures
 
 
@@ -69,9 +69,14 @@ def _session(tidemark: App, master: str | None) -> Iterator[Any]:
     # Variables for other programs would make PySpark connect to a server.
     for name in os.environ.keys() - without_connect(os.environ).keys():
         del os.environ[name]
-    settings = submit_settings(tidemark.layout, engine.settings)
+    os.environ.update(local_environment(engine.master))
+    settings = {
+        "spark.master": engine.master,
+        **submit_settings(tidemark.layout, engine.settings),
+        **local_settings(engine.master),
+    }
     with named_failures(tidemark, "starting Spark"):
-        session = open_application("tidemark-shell", {"spark.master": engine.master, **settings})
+        session = open_application("tidemark-shell", settings)
     try:
         yield session
     finally:

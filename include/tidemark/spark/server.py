@@ -1,7 +1,7 @@
 """Starts, checks and stops the Spark Connect server of one home.
 
 The server listens on this machine only and requires a token. Only this user can read the file of
-the token.
+the token. Clients of Spark's own protocols need a secret that the server creates in memory.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from tidemark.spark.engine import (
     without_connect,
 )
 from tidemark.spark.errors import EngineUnavailable, EngineUnsuitable
+from tidemark.spark.settings import LOCAL_ENVIRONMENT, LOCAL_SETTINGS, LOOPBACK
 from tidemark.spark.submit import search_path
 from tidemark.spark.workers import CODE_DIGEST
 
@@ -45,7 +46,6 @@ LOG_PROPERTY = "tidemark.server.log"
 HOST = "localhost"
 """The only host to which PySpark's client sends a token without TLS."""
 
-_ADDRESS = "127.0.0.1"
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _POLL_S = 0.1
 _UI_LIMITS: Mapping[str, str] = {
@@ -183,6 +183,7 @@ class SparkServer:
             CODE_DIGEST,
             *map(version, ("pyspark", "delta-spark")),
             REDACTION,
+            *(f"{key}={value}" for key, value in LOCAL_SETTINGS.items()),
             # Options of the JVM depend on the size of jobs; checkouts that share a home have
             # different paths.
             *sorted(each for each in options if each.startswith("-D") and "/" not in each),
@@ -226,7 +227,7 @@ class SparkServer:
         running = (lambda: processes.session_members(state.session)) if state else (lambda: ())
         processes.stop("The Spark Connect server", running, timeout_s=timeout_s)
         # Another server may use the port by now, and with it the folder.
-        if state and sockets.wait_until_free(_ADDRESS, state.port):
+        if state and sockets.wait_until_free(LOOPBACK, state.port):
             shutil.rmtree(self._scratch(state.port), ignore_errors=True)
         return self.status()
 
@@ -246,8 +247,8 @@ class SparkServer:
 
     def _spawn(self) -> _State:
         last = self._load()
-        (spare,) = sockets.free_ports(_ADDRESS, 1)
-        port = sockets.choose_port(_ADDRESS, self._port, last.port if last else None, spare)
+        (spare,) = sockets.free_ports(LOOPBACK, 1)
+        port = sockets.choose_port(LOOPBACK, self._port, last.port if last else None, spare)
         command, environ = self._prepare(port)
         process = processes.spawn_detached(command, self._output, env=environ, cwd=self._home)
         state = _State(pid=process.pid, session=process.session, port=port)
@@ -262,11 +263,11 @@ class SparkServer:
     def _prepare(self, port: int) -> tuple[list[str], dict[str, str]]:
         """Write the files of a server, and return its command and environment."""
         choice = "`tidemark spark start --port N`"
-        sockets.require_free(_ADDRESS, [port], "the Spark Connect server", choice)
+        sockets.require_free(LOOPBACK, [port], "the Spark Connect server", choice)
         self._home.mkdir(parents=True, exist_ok=True)
         # Killed servers leave their folders behind.
         for old in self._home.glob("scratch-*"):
-            if not sockets.is_listening(_ADDRESS, int(old.name.partition("-")[2])):
+            if not sockets.is_listening(LOOPBACK, int(old.name.partition("-")[2])):
                 shutil.rmtree(old, ignore_errors=True)
         scratch = self._scratch(port)
         # Spark spills records into it.
@@ -281,14 +282,12 @@ class SparkServer:
             **_UI_LIMITS,
             **self._settings,
             "spark.app.name": "tidemark-spark",
-            "spark.connect.grpc.binding.address": _ADDRESS,
+            "spark.connect.grpc.binding.address": LOOPBACK,
             "spark.connect.grpc.binding.port": str(port),
             "spark.scheduler.allocation.file": f"file:{pools}",
             "spark.redaction.string.regex": REDACTION,
             "spark.sql.redaction.string.regex": REDACTION,
-            # The driver's own ports listen on this machine only, too.
-            "spark.driver.bindAddress": _ADDRESS,
-            "spark.driver.host": _ADDRESS,
+            **LOCAL_SETTINGS,
             "spark.local.dir": str(scratch),
             "spark.driver.extraJavaOptions": " ".join(
                 (
@@ -310,12 +309,13 @@ class SparkServer:
             TOKEN_VARIABLE: self._token(),
             "PATH": search_path(kept),
             "PYSPARK_PYTHON": sys.executable,
+            **LOCAL_ENVIRONMENT,
         }
         return command, environ
 
     def _wait_until_it_listens(self, state: _State, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
-        while not sockets.is_listening(_ADDRESS, state.port):
+        while not sockets.is_listening(LOOPBACK, state.port):
             if not _is_running(state):
                 raise SetupError(
                     subject="The Spark Connect server ended during its start.",

@@ -5,6 +5,7 @@ docs/adr/0005-settings.md has the measurements and the rejected settings.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -50,6 +51,39 @@ _STATIC: Mapping[str, str] = {
     "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
     **{f"spark.hadoop.{key}": value for key, value in WRITE_OPTIONS.items()},
 }
+
+LOOPBACK = "127.0.0.1"
+"""The address on which a Spark of this machine alone listens."""
+
+LOCAL_SETTINGS: Mapping[str, str] = {
+    # Every user of the machine can connect to the driver's ports. A client of Spark's protocols
+    # could fetch blocks with records and with the options of the Kafka source. In local mode Spark
+    # creates the secret itself, in the memory of its process.
+    "spark.authenticate": "true",
+    # By default the ports of RPC and blocks listen on the machine's address in its network.
+    "spark.driver.bindAddress": LOOPBACK,
+    "spark.driver.host": LOOPBACK,
+}
+"""Settings of a Spark without executors on other machines. They override all other settings."""
+
+LOCAL_ENVIRONMENT: Mapping[str, str] = {
+    # The pages of Spark, where a pipeline enables them. No setting has this effect.
+    "SPARK_LOCAL_IP": LOOPBACK,
+}
+"""Variables of the process of such a Spark."""
+
+_LOCAL_MASTER = re.compile(r"local(\[(\d+|\*)(\s*,\s*\d+)?\])?")
+"""The masters for which Spark creates a secret; all others need one (Spark's `SecurityManager`)."""
+
+
+def local_settings(master: str) -> Mapping[str, str]:
+    """Return `LOCAL_SETTINGS` for a master that runs all tasks in its own process, else nothing."""
+    return LOCAL_SETTINGS if _LOCAL_MASTER.fullmatch(master) else {}
+
+
+def local_environment(master: str) -> Mapping[str, str]:
+    """Return `LOCAL_ENVIRONMENT` for a master that runs all tasks in its own process."""
+    return LOCAL_ENVIRONMENT if _LOCAL_MASTER.fullmatch(master) else {}
 
 
 AVRO_LIMITS: Mapping[str, str] = {

@@ -17,6 +17,7 @@ from tidemark.core.errors import ExitCode, SetupError, TidemarkError, Unforeseen
 from tidemark.core.plan import PlanRef
 from tidemark.spark.engine import JobRun, ShowTasks, Stop, Submit, without_connect
 from tidemark.spark.errors import EngineStopped
+from tidemark.spark.settings import local_environment, local_settings
 from tidemark.spec.ref import MergeRef, ReplayRef
 
 _LONGEST_CAUSE = 300
@@ -105,12 +106,20 @@ def submit(
         )
     options = ["--name", name, "--master", engine.master, "--deploy-mode", "client"]
     progress = {_CONSOLE_PROGRESS: "true"} if show_tasks else {}
+    all_settings = {
+        **engine.settings,
+        **settings,
+        **progress,
+        **local_settings(engine.master),
+    }
     process = subprocess.Popen(
-        [
-            *(program, *options, *conf_arguments({**engine.settings, **settings, **progress})),
-            *(str(script), *arguments),
-        ],
-        env={**without_connect(environ), "PATH": path, "PYSPARK_PYTHON": sys.executable},
+        [program, *options, *conf_arguments(all_settings), str(script), *arguments],
+        env={
+            **without_connect(environ),
+            "PATH": path,
+            "PYSPARK_PYTHON": sys.executable,
+            **local_environment(engine.master),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
