@@ -102,6 +102,25 @@ def test_the_bar_of_one_partition_has_a_ruler_and_totals(screen: Screen) -> None
     ]
 
 
+def test_quarantined_offsets_have_a_line_that_shows_their_density(screen: Screen) -> None:
+    """Landed offsets stay visible in the bar."""
+    one = partition(LANDED=(0, 7_400)).with_quarantined(
+        SpanSet((Span(0, 3_700), Span(3_700, 3_702), Span(7_300, 7_320)))
+    )
+    lines = plain(screen.show(one))
+    assert lines[:2] == [f"    0 {'#' * 74}", f"      {'█' * 37}▄{' ' * 35}▆"]
+    assert [line.split() for line in lines[-3:-1]] == [
+        ["█", "quarantined", "3,722"],
+        ["#", "landed", "3,678"],
+    ]
+    assert (
+        lines[-1].strip()
+        == "quarantined offsets in %: ▁ <0.1 ▂ <0.3 ▃ <1 ▄ <3 ▅ <10 ▆ <30 ▇ <100 █ 100"
+    )
+    assert max(map(len, lines)) <= 80
+    assert "\x1b[1;33m█" in screen.show(one)
+
+
 def test_colours_are_used_in_a_terminal_unless_no_color_is_set(
     screen: Screen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,9 +157,11 @@ def test_every_window_fits_into_80_columns(screen: Screen, end: int) -> None:
 def test_every_state_has_its_own_sign(screen: Screen) -> None:
     states = {state.name: (number, number + 1) for number, state in enumerate(OffsetState)}
     lines = plain(screen.show(partition(**states)))
-    bar = lines[0].split()[1]
-    assert len(set(bar)) == len(OffsetState)
-    assert [line.strip()[0] for line in lines[1:]] == [*bar]
+    signs = [line.strip()[0] for line in lines[2:-1]]
+    assert len({*signs}) == len(OffsetState)
+    # A quarantined offset is a landed one in the bar.
+    bar = ["#" if sign == "█" else sign for sign in signs]
+    assert (lines[0].split()[1], lines[1].strip()) == ("".join(bar), "█")
 
 
 def test_rows_that_were_not_read_are_noted(

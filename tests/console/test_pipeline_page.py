@@ -405,9 +405,10 @@ def test_a_quarantine_of_too_many_places_is_shown_in_a_smaller_part(
     note = "Quarantined offsets are not shown"
     whole = client.get("/pipelines/events").text
     assert note in whole
-    assert "coverage-quarantined" not in whole
+    assert 'class="density"' not in whole
     part = client.get("/pipelines/events?partition=0&start=0&end=3").text
     assert note not in part
+    assert 'aria-label="partition 0: 2 of 3 offsets quarantined, in a part at most 100 %"' in part
     zoomed = memory_app(tmp_path, typed.bronze)().pipeline("events").coverage(0, 0, 3)
     assert zoomed.partitions[0].states[OffsetState.QUARANTINED] == SpanSet((Span(0, 1), Span(2, 3)))
 

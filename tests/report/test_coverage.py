@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -266,11 +268,14 @@ def test_a_window_with_fewer_offsets_than_cells_has_one_cell_for_each_offset() -
 
 
 @given(st.data())
-def test_each_cell_has_the_most_severe_state_of_its_offsets(data: st.DataObject) -> None:
+def test_each_cell_has_the_state_of_most_offsets_unless_some_are_lost_or_missing(
+    data: st.DataObject,
+) -> None:
+    """Quarantined offsets are landed ones, with a density of their own."""
     size = data.draw(st.integers(1, 40))
     start = data.draw(st.integers(0, size - 1))
     window = Span(start, data.draw(st.integers(start + 1, size)))
-    width = data.draw(st.integers(1, 50))
+    width = min(data.draw(st.integers(1, 50)), window.size)
     state_of = data.draw(
         st.lists(st.sampled_from([None, *OffsetState]), min_size=size, max_size=size)
     )
@@ -286,19 +291,44 @@ def test_each_cell_has_the_most_severe_state_of_its_offsets(data: st.DataObject)
         },
     )
     cells = partition.cells(window, width)
-    assert len(cells) == min(width, window.size)
-    order = [*OffsetState, None]
-    for number, cell in enumerate(cells):
-        inside = {
-            state_of[offset]
-            for offset in range(window.start, window.end)
-            if number * window.size < (offset + 1 - window.start) * len(cells)
-            and (offset - window.start) * len(cells) < (number + 1) * window.size
-        }
-        assert cell.state is min(inside, key=order.index)
-        shown = state_of[cell.window.start : cell.window.end]
-        assert cell.state is min(shown, key=order.index)
+    levels = partition.quarantine_levels(window, width)
     assert SpanSet.of(cell.window for cell in cells).spans == (window,)
+    assert len(cells) == width
+    for number, cell in enumerate(cells):
+        weights: Counter[OffsetState | None] = Counter()
+        for offset in range(window.start, window.end):
+            place = (offset - window.start) * width
+            first, after = number * window.size, (number + 1) * window.size
+            weights[state_of[offset]] += max(0, min(place + width, after) - max(place, first))
+        quarantined = weights.pop(OffsetState.QUARANTINED, 0)
+        assert (levels[number] if levels else 0) == expected_level(quarantined / window.size)
+        weights[OffsetState.LANDED] += quarantined
+        fixed = [OffsetState.LOST, OffsetState.MISSING, OffsetState.UNCLEAR]
+        known = [state for state in OffsetState if weights[state]]
+        expected = max(known, key=lambda each: (each in fixed, weights[each]), default=None)
+        if any(state in fixed for state in known):
+            expected = next(state for state in fixed if state in known)
+        assert cell.state is expected
+
+
+def expected_level(share: float) -> int:
+    """Return the level of a share of quarantined offsets."""
+    return sum(share >= limit for limit in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1)) + (share > 0)
+
+
+def test_a_few_quarantined_offsets_of_many_do_not_hide_the_landed_ones() -> None:
+    """At 5 %, each cell of a large topic has some."""
+    size = 1_000_000
+    partition = PartitionCoverage(
+        partition=0,
+        low_watermark=0,
+        end=size,
+        committed_offset=size,
+        states={OffsetState.LANDED: SpanSet((Span(0, size),))},
+    ).with_quarantined(SpanSet.of(Span(offset, offset + 5) for offset in range(0, size, 100)))
+    assert {*partition.cell_states(Span(0, size), 240)} == {OffsetState.LANDED}
+    assert {*partition.quarantine_levels(Span(0, size), 240)} == {5}
+    assert partition.quarantine_levels(Span(5, 100), 240) == ()
 
 
 def test_older_watermarks_end_where_later_plans_end() -> None:

@@ -17,6 +17,7 @@ from tidemark.core.errors import ExitCode
 from tidemark.core.offsets import Span
 from tidemark.core.texts import counted
 from tidemark.report.coverage import (
+    DENSITIES,
     ChosenPartitions,
     OffsetState,
     PartitionCoverage,
@@ -28,7 +29,7 @@ _SIGNS: Mapping[OffsetState | None, tuple[str, str]] = {
     OffsetState.LOST: ("X", "bold red"),
     OffsetState.MISSING: ("!", "bold magenta"),
     OffsetState.UNCLEAR: ("?", "magenta"),
-    OffsetState.QUARANTINED: ("q", "bold yellow"),
+    OffsetState.QUARANTINED: ("█", "bold yellow"),
     OffsetState.UNREAD: (".", "yellow"),
     OffsetState.EXPIRED: ("~", "dim"),
     OffsetState.BEFORE_START: ("-", "dim"),
@@ -38,6 +39,13 @@ _SIGNS: Mapping[OffsetState | None, tuple[str, str]] = {
     None: (" ", ""),
 }
 """The sign and the style of each state. The sign alone suffices without colours."""
+_DENSITY = " ▁▂▃▄▅▆▇█"
+"""The sign of each level of `quarantine_levels`."""
+_LEVELS = [*zip(_DENSITY[1:], (*DENSITIES, 1.0), strict=False)]
+_DENSITY_TEXT = " ".join(
+    ["quarantined offsets in %:", *(f"{sign} <{share * 100:g}" for sign, share in _LEVELS), "█ 100"]
+)
+"""The legend of the second line of a bar."""
 _MOST_BARS = 40
 """Maximum number of bars of a topic: those of the partitions with the most severe states."""
 _MOST_SPANS = 40
@@ -62,9 +70,11 @@ def coverage(
 ) -> None:
     """Show the state of every offset of a pipeline's topic, one bar for each partition.
 
-    A cell of a bar has the most severe state of its offsets, so a single lost offset is visible. To
-    zoom in, select a partition and offsets. With --partition, the command reads the rows of these
-    offsets, finds gaps and missing rows, and lists the spans of each state with their plans.
+    A cell of a bar has the state of most of its offsets. A single lost or missing offset determines
+    its cell, so it is visible. A second line shows the share of quarantined offsets in each cell.
+
+    To zoom in, select a partition and offsets. With --partition, the command reads the rows of
+    these offsets, finds gaps and missing rows, and lists the spans of each state with their plans.
 
     \b
     tidemark coverage prices
@@ -133,6 +143,9 @@ def _print_bars(chosen: ChosenPartitions) -> None:
             sign, style = _SIGNS[state]
             bar.append(sign * len([*run]), style)
         out.print(bar if ruler else bar.append(f" {edge}", "dim"))
+        if levels := each.quarantine_levels(window, len(cells)):
+            track = "".join(_DENSITY[level] for level in levels)
+            out.print(Text(" " * _INDENT).append(track, _SIGNS[OffsetState.QUARANTINED][1]))
         for line in ruler:
             out.print(Text(" " * _INDENT + line, "dim"))
     if chosen.others:
@@ -165,6 +178,8 @@ def _print_totals(windows: _Windows) -> None:
             sign, style = _SIGNS[state]
             line = Text(" " * _INDENT).append(sign, style)
             out.print(line.append(f" {state.value:<16} {totals[state]:>20,}"))
+    if totals[OffsetState.QUARANTINED]:
+        out.print(Text(" " * _INDENT + _DENSITY_TEXT, "dim"))
 
 
 def _print_spans(each: PartitionCoverage, window: Span | None) -> None:

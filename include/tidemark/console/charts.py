@@ -9,10 +9,11 @@ from itertools import groupby, pairwise
 from markupsafe import Markup, escape
 
 from tidemark.core.offsets import Span
-from tidemark.report.coverage import OffsetState, PartitionCoverage
+from tidemark.core.texts import counted
+from tidemark.report.coverage import DENSITIES, MOST_DENSE, OffsetState, PartitionCoverage
 
 CELLS = 240
-"""Cells of a bar; each has the most severe state of its offsets."""
+"""Cells of a bar."""
 ZOOMS = 12
 """Parts of a bar that link to a closer look."""
 
@@ -68,7 +69,7 @@ def coverage_bar(
             f'<a href="{escape(link.href)}" aria-label="{label}"><title>{label}</title>'
             f'<rect x="{left:.3f}" y="0" width="{width_of_link:.3f}" height="1" class="zoom"/></a>'
         )
-    found = ", ".join(sorted({state.value for state, _ in runs if state is not None}))
+    found = ", ".join(f"{state} {count:,}" for state, count in coverage.totals(window).items())
     # The content of an image is invisible to screen readers, links included.
     role = "group" if links else "img"
     name = f"partition {coverage.partition}, {window.start:,} to {window.end:,}: {found}"
@@ -76,3 +77,37 @@ def coverage_bar(
         f'<svg class="coverage" viewBox="0 0 {len(states)} 1" preserveAspectRatio="none" '
         f'role="{role}" aria-label="{escape(name)}">{"".join(parts)}</svg>'
     )
+
+
+def quarantine_track(coverage: PartitionCoverage, window: Span) -> Markup:
+    """Return the track of the quarantined offsets of a bar; empty without any.
+
+    The height of each part is the share of its offsets, on the scale of `quarantine_levels`.
+    """
+    levels = coverage.quarantine_levels(window, CELLS)
+    if not levels:
+        return Markup()
+    parts, x = [], 0
+    for level, run in groupby(levels):
+        width = len([*run])
+        if level:
+            parts.append(
+                f'<rect x="{x}" y="{MOST_DENSE - level}" width="{width}" height="{level}" '
+                f'class="{state_class(OffsetState.QUARANTINED)}"/>'
+            )
+        x += width
+    count = coverage.totals(window)[OffsetState.QUARANTINED]
+    name = (
+        f"partition {coverage.partition}: {count:,} of {counted(window.size, 'offset')} "
+        f"quarantined, in a part at most {_share_text(max(levels))}"
+    )
+    return Markup(
+        f'<svg class="density" viewBox="0 0 {len(levels)} {MOST_DENSE}" '
+        f'preserveAspectRatio="none" role="img" aria-label="{escape(name)}">'
+        f"<title>{escape(name)}</title>{''.join(parts)}</svg>"
+    )
+
+
+def _share_text(level: int) -> str:
+    """Return the highest share of a level of `quarantine_levels`."""
+    return f"{([*DENSITIES, 1, 1][level - 1]) * 100:g} %"

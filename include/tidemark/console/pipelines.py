@@ -9,7 +9,13 @@ from functools import partial
 
 from starlette.exceptions import HTTPException
 
-from tidemark.console.charts import ZOOMS, ZoomLink, coverage_bar, zoom_windows
+from tidemark.console.charts import (
+    ZOOMS,
+    ZoomLink,
+    coverage_bar,
+    quarantine_track,
+    zoom_windows,
+)
 from tidemark.console.context import PLANS_PER_PAGE, Page, PageContext
 from tidemark.console.home import RecordedStatus
 from tidemark.console.newest import Newest
@@ -308,7 +314,7 @@ def plan(context: PageContext, name: str, sequence: int) -> Page:
 def _bar(link: Callable[..., str], coverage: PartitionCoverage, window: Span | None) -> _Bar:
     extent = coverage.extent
     if window is None or extent is None:
-        return _Bar(coverage=coverage, window=None, svg="", out=None, states={})
+        return _Bar(coverage=coverage, window=None, svg="", track="", out=None, states={})
     links = [
         ZoomLink(
             window=part,
@@ -323,6 +329,7 @@ def _bar(link: Callable[..., str], coverage: PartitionCoverage, window: Span | N
         coverage=coverage,
         window=window,
         svg=coverage_bar(coverage, window, links),
+        track=quarantine_track(coverage, window),
         out=link(partition=coverage.partition, start=out.start, end=out.end)
         if window != extent
         else None,
@@ -338,6 +345,7 @@ class _Bar:
         coverage: The partition.
         window: The offsets of the bar; None without offsets.
         svg: The bar.
+        track: The track of its quarantined offsets; empty without any.
         out: Address of a wider window; None for the whole partition.
         states: Number of offsets by state, in the window.
     """
@@ -345,5 +353,6 @@ class _Bar:
     coverage: PartitionCoverage
     window: Span | None
     svg: str
+    track: str
     out: str | None
     states: Mapping[OffsetState, int]

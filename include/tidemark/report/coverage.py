@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from tidemark.core import plan_rules
@@ -18,7 +20,7 @@ from tidemark.spec.ref import PipelineKind, PipelineRef
 
 
 class OffsetState(StrEnum):
-    """The state of an offset, the most severe first. A cell has the first state of its offsets."""
+    """The state of an offset, the most severe first."""
 
     LOST = "lost"
     """Kafka deleted the offset before a plan read it, also if an operator accepted the loss."""
@@ -42,12 +44,20 @@ class OffsetState(StrEnum):
     """The offset has landed. If the rows were read, it has a row; otherwise it may be a gap."""
 
 
+_ALWAYS_VISIBLE = (OffsetState.LOST, OffsetState.MISSING, OffsetState.UNCLEAR)
+"""States that a cell has even if only one of its offsets has them."""
+DENSITIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+"""Shares between the levels of a density. The scale is logarithmic, so that few and many
+quarantined offsets differ visibly."""
+MOST_DENSE = len(DENSITIES) + 2
+"""The level of a cell whose offsets are all quarantined."""
+
+
 class Cell(NamedTuple):
     """A cell of a bar.
 
     Attributes:
-        state: The most severe state of its offsets; None if it has no offsets of known
-            state.
+        state: As in `PartitionCoverage.cell_states`; None if it has no offsets of known state.
         window: Its offsets. A bar of this window zooms in.
     """
 
@@ -157,16 +167,38 @@ class PartitionCoverage:
     def cell_states(self, window: Span, width: int) -> Sequence[OffsetState | None]:
         """Return the states of the cells of a window; arguments as in `cells`.
 
-        The most severe state wins, so that one lost offset in a billion is a visible cell.
+        A lost or missing offset determines the state of its cell, so that one in a billion is
+        visible. Otherwise a cell has the state of most of its offsets; of equal numbers, the most
+        severe one. Quarantined offsets count as landed: `quarantine_levels` shows them.
         """
         width = min(width, window.size)
         states: list[OffsetState | None] = [None] * width
-        for state in reversed([*self.states]):
-            for span in self.states[state].within(window):
-                first = (span.start - window.start) * width // window.size
-                after = -((window.start - span.end) * width // window.size)
-                states[first:after] = [state] * (after - first)
+        highest = [0] * width
+        for state, spans in _with_quarantine_landed(self.states).items():
+            for number, weight in enumerate(_weights(spans, window, width)):
+                is_fixed = states[number] in _ALWAYS_VISIBLE
+                if not is_fixed and weight > highest[number]:
+                    states[number], highest[number] = state, weight
         return states
+
+    def quarantine_levels(self, window: Span, width: int) -> Sequence[int]:
+        """Return the density of quarantined offsets in the cells of a window.
+
+        Arguments are those of `cells`.
+
+        Returns:
+            A level for each cell; none if the window has no quarantined offsets. Level 0 means no
+            quarantined offset, 1 a share below the first of `DENSITIES`, and so on. `MOST_DENSE`
+            means that all offsets are quarantined.
+        """
+        spans = self.states.get(OffsetState.QUARANTINED, SpanSet()).within(window)
+        if not spans:
+            return ()
+        # The weight of a cell whose offsets are all quarantined is the size of the window.
+        return [
+            _level(weight / window.size)
+            for weight in _weights(spans, window, min(width, window.size))
+        ]
 
     def with_quarantined(self, offsets: SpanSet) -> PartitionCoverage:
         """Return the coverage with these landed offsets as quarantined."""
@@ -353,6 +385,43 @@ def _most_severe(each: PartitionCoverage, window: Span | None) -> OffsetState | 
 def states_of(found: Mapping[OffsetState, SpanSet]) -> Mapping[OffsetState, SpanSet]:
     """Return sets of offsets in the order of the states, without empty sets."""
     return {state: found[state] for state in OffsetState if found.get(state)}
+
+
+def _with_quarantine_landed(
+    states: Mapping[OffsetState, SpanSet],
+) -> Mapping[OffsetState, SpanSet]:
+    """Return the states with the quarantined offsets as landed ones."""
+    none = SpanSet()
+    either = states.get(OffsetState.LANDED, none).union(states.get(OffsetState.QUARANTINED, none))
+    return states_of({**states, OffsetState.QUARANTINED: none, OffsetState.LANDED: either})
+
+
+def _weights(spans: SpanSet, window: Span, width: int) -> Sequence[int]:
+    """Return the number of offsets of `spans` in each cell of a window, times `width`.
+
+    The product is a whole number, also if a cell begins within an offset.
+    """
+    # Whole cells are added as differences to the previous cell.
+    edges, steps = [0] * (width + 1), [0] * (width + 1)
+    for span in spans.within(window):
+        start, end = (span.start - window.start) * width, (span.end - window.start) * width
+        first, last = start // window.size, end // window.size
+        if first == last:
+            edges[first] += end - start
+            continue
+        edges[first] += (first + 1) * window.size - start
+        edges[last] += end - last * window.size
+        steps[first + 1] += window.size
+        steps[last] -= window.size
+    whole = accumulate(steps)
+    return [edge + step for edge, step in zip(edges, whole, strict=True)][:width]
+
+
+def _level(share: float) -> int:
+    """Return the level of a share; see `PartitionCoverage.quarantine_levels`."""
+    if not share:
+        return 0
+    return MOST_DENSE if share >= 1 else 1 + bisect_right(DENSITIES, share)
 
 
 def is_copy(ledger: Ledger) -> bool:
