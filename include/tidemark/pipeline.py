@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from tidemark.report.verification import Verification
     from tidemark.report.verify import Verifier
     from tidemark.spec.fields import FieldType
+    from tidemark.typed.clearing import ClearedTable
     from tidemark.typed.decoder import DecodePlanner, HiddenOffsets
     from tidemark.typed.profile_service import Profiler
     from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
@@ -348,6 +349,26 @@ class Pipeline:
             NotDecoded: The spec defines no typed table.
         """
         return self._decoder(self._schema_store())
+
+    def clear_typed(self, requested_by: str, reason: str, *, dry_run: bool = False) -> ClearedTable:
+        """Empty the typed table, so that the next decode starts again from the bronze table.
+
+        The table gets the columns of the current spec. See `TypedClearing.clear`.
+        """
+        from tidemark.typed.clearing import TypedClearing
+        from tidemark.typed.columns import typed_schema, typed_table_of_any_columns
+        from tidemark.typed.quarantine import TypedTablePair
+
+        typed, decode = self.typed, self.live_spec.decoding()
+        table = typed_table_of_any_columns(self._uri(decode.target))
+        pair = TypedTablePair(
+            table, typed._quarantine(table), typed._typed_table, flattens=decode.flattens
+        )
+        planner = self._decoder(self._schema_store())
+        return TypedClearing(
+            planner=replace(planner, table=self._wrap_part("table", pair)),
+            replace_columns=lambda: table.replace_columns(typed.name, typed_schema(decode)),
+        ).clear(requested_by, reason, dry_run=dry_run)
 
     def _decoder(self, schemas: SchemaStore) -> DecodePlanner:
         from tidemark.typed.decoder import DecodePlanner
@@ -1052,14 +1073,17 @@ class Pipeline:
             InvalidReference: This is a copy or an upsert table.
             NotDecoded: The spec defines no typed table.
         """
+        typed = self.typed
+        return typed._quarantine(typed._typed_table())
+
+    def _quarantine(self, typed: DeltaDataTable) -> DeltaQuarantine:
         from tidemark.typed.quarantine import DeltaQuarantine
 
-        typed = self.typed
         return DeltaQuarantine(
             self._uri(self.live_spec.decoding().quarantine_target),
             self.context.now,
-            typed._typed_table(),
-            lambda: self.control.ledger(typed.name).landed_sequences(),
+            typed,
+            lambda: self.control.ledger(self.name).landed_sequences(),
         )
 
     def with_kafka_timeout(self, seconds: float) -> Pipeline:

@@ -459,3 +459,35 @@ def test_a_text_of_25_million_characters_is_decoded_in_the_default_heap(
     length = "SELECT length(value['text']) AS length FROM t"
     (row,) = query_rows(DeltaTable(tmp_path / "lakehouse" / "silver" / "events"), length)
     assert row["length"] == 25_000_000
+
+
+def test_a_wrong_schema_is_corrected_by_one_command(tmp_path: Path, tidemark: Command) -> None:
+    """The typed table and the upsert table have the rows of the corrected spec."""
+    lake = home_typed_lake(tmp_path, "key: {format: string}, value: {format: string}, upsert: {}")
+    lake.land_values([b'{"n": 1}', b"oops", b'{"n": 3}'], key=b"a")
+    lake.land_values([b'{"n": 4}'], key=b"b")
+    assert tidemark("decode", "events").code == ExitCode.OK
+    assert tidemark("upsert", "events").code == ExitCode.OK
+    spec = tmp_path / "pipelines" / "events.yaml"
+    wrong, right = "value: {format: string}", "value: {format: json, schema: {n: long}}"
+    spec.write_text(spec.read_text().replace(wrong, right))
+    refused = tidemark("decode", "events", "--json")
+    assert refused.json[0]["error"] == "ColumnsDiffer"
+    assert "--from-scratch" in refused.json[0]["fix"]
+    command = ("decode", "events", "--from-scratch", "--reason", "the values are JSON")
+    assert tidemark(*command[:3]).code == ExitCode.USAGE
+    draft = tidemark(*command, "--dry-run").out
+    assert draft == "events@typed: would undo 1 plan, remove 4 records, and decode 4 offsets\n"
+    done = tidemark(*command)
+    assert done.code == ExitCode.OK, done.err
+    assert "events@typed: 1 plan undone, 4 records removed" in done.err
+    assert "3 records decoded, 1 quarantined" in done.out
+
+    def rows(target: str) -> list[Any]:
+        table = pa.table(DeltaTable(tmp_path / "lakehouse" / target).scan()).to_pylist()
+        return sorted((row["key"], row["value"]["n"]) for row in table)
+
+    assert rows("silver/events") == [("a", 1), ("a", 3), ("b", 4)]
+    assert tidemark("verify", "events@typed").code == ExitCode.OK
+    assert tidemark("upsert", "events").code == ExitCode.OK
+    assert rows("silver/events_latest") == [("a", 3), ("b", 4)]

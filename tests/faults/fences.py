@@ -51,6 +51,12 @@ FENCES = (
         ),
     ),
     Fence(
+        marker="columns-of-rows-are-not-replaced",
+        keeps="I1",
+        operation=Never(),
+        noticed_by=("tests/typed/test_clearing.py", "-k", "foreign_rows"),
+    ),
+    Fence(
         marker="no-access-is-no-empty-table",
         keeps="I1",
         operation=Never(),

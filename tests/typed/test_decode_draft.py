@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tests.support.registry import avro_bytes
 from tidemark.core.record import LogRecord, TimestampType
-from tidemark.spec.decode import RegisteredSchema
+from tidemark.spec.decode import Format, RegisteredSchema
 from tidemark.spec.type_parsing import parse_type
-from tidemark.typed.decode_draft import DecodeDraft, draft_decode
+from tidemark.typed.decode_draft import DecodeDraft, NoUsableField, draft_decode
 from tidemark.typed.errors import RegistryUnavailable
 from tidemark.typed.json_types import MAX_FIELDS
 from tidemark.typed.profile import Profile, RegistryAnswers
@@ -111,6 +111,36 @@ def test_nearly_all_values_decide_the_format(
     """A few broken values go to the quarantine; other bytes stay binary."""
     found = draft_of_records([record(value, key) for value in values]).as_section()
     assert (found["key"]["format"], found["value"]["format"]) == formats
+
+
+@pytest.mark.parametrize(
+    ("chosen", "value", "unfit", "percent"),
+    [
+        (None, {"format": "string"}, 0, None),
+        (Format.JSON, {"format": "json", "schema": {"a": "long"}}, 12, 18),
+        (Format.BINARY, {"format": "binary"}, 0, None),
+        (Format.AVRO, {"format": "avro"}, 100, 100),
+    ],
+)
+def test_a_chosen_format_is_drafted_with_the_records_that_do_not_fit(
+    chosen: Format | None, value: dict[str, Any], unfit: int, percent: int | None
+) -> None:
+    """The evidence has the share of JSON objects, and the share that a format needs."""
+    values = [b'{"a": 1}'] * 88 + [b"oops"] * 12
+    found = draft_decode(Profile.of([record(each) for each in values]), chosen)
+    section = found.as_section()
+    assert (section["value"], found.unfit) == (value, unfit)
+    assert section.get("quarantine") == (percent and {"percent": percent})
+    assert yaml.safe_load("\n".join(found.yaml_lines())) == {"decode": section}
+    evidence = {each.key: each.evidence for each in found.assumptions}["decode.value.format"]
+    json_values = "88 of 100 values are JSON objects (88.0%, and a format needs 95%)"
+    found_values = f"all 100 values are text; {json_values}"
+    assert evidence == (f"chosen; {found_values}" if chosen else found_values)
+
+
+def test_json_is_refused_for_values_without_a_usable_field() -> None:
+    with pytest.raises(NoUsableField, match="all 1 values are text"):
+        draft_decode(Profile.of([record(b"text")]), Format.JSON)
 
 
 def framed(schema_id: int, count: int) -> list[LogRecord]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import getpass
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated
 
@@ -12,7 +14,9 @@ import typer
 from tidemark import option_texts
 from tidemark.app import App
 from tidemark.core.texts import TIME_RULE, parse_time
+from tidemark.spec.decode import Format
 from tidemark.spec.layout import spec_files
+from tidemark.typed.decode_draft import NoUsableField
 
 
 def complete_pipeline(incomplete: str) -> list[str]:
@@ -59,6 +63,15 @@ def time_option(text: str) -> datetime:
         raise typer.BadParameter(f"{text!r} is not {TIME_RULE}.") from None
 
 
+@contextmanager
+def fields_required() -> Iterator[None]:
+    """Turn the error of a format without usable fields into an error of usage."""
+    try:
+        yield
+    except NoUsableField as wrong:
+        raise typer.BadParameter(f"{wrong}; choose another --format") from None
+
+
 Topic = Annotated[str, typer.Argument(help="Name of the topic in Kafka.")]
 KafkaConnection = Annotated[
     str,
@@ -78,6 +91,14 @@ EndOffset = Annotated[
 ]
 LandedRecords = Annotated[
     int, typer.Option(min=1, help="Number of the newest landed records to read.")
+]
+ValueFormat = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        help="Format of the values. By default the one that at least 95 % of them have.",
+        show_default=False,
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Selects the random values of the records.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated
 
 import typer
 
+from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import (
     AsJson,
@@ -16,9 +17,10 @@ from tidemark.cli.arguments import (
     Partition,
     PipelineName,
     complete_pipeline,
+    requester,
 )
 from tidemark.cli.engine import exit_with, on_engine, print_outcomes
-from tidemark.cli.output import out, print_json, print_records, print_table
+from tidemark.cli.output import note, out, print_json, print_records, print_table
 from tidemark.cli.payloads import payload_lines, unnamed_text
 from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import difference_by_partition
@@ -35,6 +37,7 @@ from tidemark.report.record_page import record_values
 from tidemark.spec.decode import QuarantineReason
 from tidemark.spec.ref import PipelineKind, PipelineRef, ReplayRef, plan_text
 from tidemark.steps import Result
+from tidemark.typed.clearing import ClearedTable
 from tidemark.typed.decoder import DecodeBacklog
 from tidemark.typed.quarantine_record import QuarantinedRecord
 from tidemark.typed.replay_preview import ReplayPreview, chosen, offsets_by_topic_id
@@ -68,6 +71,13 @@ def decode(
             help="Names of specs that have a section `decode`.", autocompletion=complete_pipeline
         ),
     ],
+    from_scratch: Annotated[
+        bool,
+        typer.Option("--from-scratch", help="First remove all decoded records. Requires --reason."),
+    ] = False,
+    reason: Annotated[
+        str | None, typer.Option(help=f"{option_texts.REASON} Only with --from-scratch.")
+    ] = None,
     master: Master = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -80,13 +90,39 @@ def decode(
     The typed table follows the bronze table. Records of an undone plan are removed, replaced
     records are decoded again, and records that cannot be decoded go to the quarantine. Repeating
     the command is safe. With nothing to decode, no Spark starts.
-    """
+
+    With --from-scratch, the command corrects a wrong schema. It undoes all plans of the typed
+    table, gives the table the columns of the current spec, and decodes all published records again.
+    The table is empty in between, and the bronze table does not change. --dry-run counts the
+    records first.
+
+    \b
+    tidemark decode prices --from-scratch --reason "amounts were text" --dry-run
+    """  # noqa: D301  click does not rewrap a paragraph that begins with \b
+    if from_scratch != (reason is not None):
+        raise typer.BadParameter("--from-scratch and --reason TEXT belong together")
     tidemark = App.from_environment()
     names = [tidemark.pipeline(name).typed.spec.name for name in dict.fromkeys(pipelines)]
+    if reason is not None and dry_run:
+        _print_clearings(for_each(tidemark, names, _clearing(reason, dry_run=True)), as_json)
+        return
     if dry_run:
         _print_backlog(tidemark, names, as_json=as_json)
         return
-    outcomes = on_engine(tidemark, master, names).decode()
+    engine = on_engine(tidemark, master, names)
+    refused = Outcomes()
+    if reason is not None:
+        cleared = for_each(tidemark, names, _clearing(reason))
+        names = [name for name in names if isinstance(cleared[name], ClearedTable)]
+        for name, each in cleared.items():
+            if isinstance(each, ClearedTable):
+                removed = counted(each.records, "record")
+                note(f"{name}: {counted(each.plans, 'plan')} undone, {removed} removed")
+            else:
+                refused.add(name, each)
+        engine = on_engine(tidemark, master, names)
+    outcomes = engine.decode() if names else Outcomes()
+    outcomes.extend(refused)
     backlogs = for_each(tidemark, names, lambda each: each.decoder.backlog())
     hidden = {name: each for name, each in backlogs.items() if isinstance(each, DecodeBacklog)}
     waiting = {
@@ -98,6 +134,32 @@ def decode(
         _print_hidden(hidden, waiting)
     outcomes.records = [_with_hidden(record, hidden, waiting) for record in outcomes.records]
     _print(outcomes, as_json=as_json)
+
+
+def _clearing(reason: str, *, dry_run: bool = False) -> Callable[[Pipeline], ClearedTable]:
+    by = requester()
+    return lambda typed: typed.clear_typed(by, reason, dry_run=dry_run)
+
+
+def _print_clearings(found: Mapping[str, ClearedTable | TidemarkError], as_json: bool) -> None:
+    """Print what `--from-scratch` would do, and end with the worst exit code."""
+    outcomes = Outcomes.of(
+        {
+            name: {"outcome": "draft", **each.as_record()}
+            if isinstance(each, ClearedTable)
+            else each
+            for name, each in found.items()
+        }
+    )
+
+    def line(record: Result) -> str:
+        if "plans" not in record:
+            return f"{record['pipeline']}: {record['outcome']}"
+        plans, records = counted(record["plans"], "plan"), counted(record["records"], "record")
+        change = f"would undo {plans}, remove {records}"
+        return f"{record['pipeline']}: {change}, and decode {counted(record['offsets'], 'offset')}"
+
+    print_outcomes(outcomes, line, as_json=as_json)
 
 
 def upsert(

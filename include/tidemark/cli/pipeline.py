@@ -15,6 +15,8 @@ from tidemark.cli.arguments import (
     KafkaConnection,
     PipelineNamesOrAll,
     Topic,
+    ValueFormat,
+    fields_required,
 )
 from tidemark.cli.output import note, out, print_error_record, print_json, print_table
 from tidemark.connections import LOCAL_CONNECTION
@@ -47,6 +49,7 @@ def init(
     schedule: Annotated[
         str, typer.Option(help="Cron expression, or a preset such as @daily.")
     ] = DEFAULT_SCHEDULE,
+    value_format: ValueFormat = None,
     upsert: Annotated[
         bool | None,
         typer.Option(
@@ -72,9 +75,10 @@ def init(
 ) -> None:
     """Draft a spec from the newest records of a topic, and write it to the folder of specs.
 
-    A format or a type is what at least 95 % of the records have. The draft counts the records that
-    do not fit; a run puts them into quarantine. For values that begin with a schema id, the command
-    reads the registry of the connection schema_registry_default, if it is defined.
+    A format or a type is what at least 95 % of the records have; --format chooses that of the
+    values. The draft counts the records that do not fit; a run puts them into quarantine. For
+    values that begin with a schema id, the command reads the registry of the connection
+    schema_registry_default, if it is defined.
 
     The command reads committed records, for 30 seconds and 64 MB at most. It uses no consumer
     group, changes nothing in Kafka, and starts no Spark. It never overwrites a spec or a suite.
@@ -89,15 +93,17 @@ def init(
         raise typer.BadParameter(f"the name of a pipeline must match {PIPELINE_NAME}; got {name!r}")
     tidemark = App.from_environment()
     sample = tidemark.topics(connection).newest(topic, records, seconds=_SECONDS, size=_BYTES)
-    draft = SpecDraft.of(
-        sample,
-        name=name,
-        connection=connection,
-        schedule=schedule,
-        upsert=upsert,
-        registry=tidemark.connections.registry_answers(DEFAULT_REGISTRY),
-        with_suite=suite,
-    )
+    with fields_required():
+        draft = SpecDraft.of(
+            sample,
+            name=name,
+            connection=connection,
+            schedule=schedule,
+            upsert=upsert,
+            registry=tidemark.connections.registry_answers(DEFAULT_REGISTRY),
+            with_suite=suite,
+            value_format=value_format,
+        )
     file = draft.check(tidemark.specs_path, tidemark.layout, tidemark.recorded_pipelines)
     draft, rules = _with_suite(tidemark, draft, dry_run=dry_run)
     if not dry_run:

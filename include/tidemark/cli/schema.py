@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson, LandedRecords, PipelineName
+from tidemark.cli.arguments import AsJson, LandedRecords, PipelineName, ValueFormat, fields_required
 from tidemark.cli.output import note, out, print_json
 from tidemark.core.texts import counted
 from tidemark.typed.profile_service import DEFAULT_SAMPLE
@@ -26,18 +26,22 @@ def _group() -> None:
 def init(
     pipeline: PipelineName,
     records: LandedRecords = DEFAULT_SAMPLE,
+    value_format: ValueFormat = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a section `decode` for the spec of a pipeline, drafted from its newest landed records.
 
-    A field has the type of at least 95 % of its values, otherwise string. A comment counts the
+    The values have the format of at least 95 % of them, or --format. A field has the type of at
+    least 95 % of its values, otherwise string. A comment counts the
     values that fit; records with other values go to quarantine. Other comments list fields without
     a type, because they were always null.
 
     The command starts no Spark, does not read Kafka, and writes nothing: add the output to the spec
     and edit it. Before the first run, `tidemark pipeline init TOPIC` drafts a spec from the topic.
     """
-    found = App.from_environment().pipeline(pipeline).profiling.decode_draft(records)
+    profiling = App.from_environment().pipeline(pipeline).profiling
+    with fields_required():
+        found = profiling.decode_draft(records, value_format)
     if as_json:
         print_json(found.as_record())
         return

@@ -394,6 +394,50 @@ class DeltaDataTable:
             raise tidemark_error(failed, self._uri, f"adding {', '.join(added)}") from failed
         log.info("fields added uri=%s fields=%s", self._uri, ",".join(added))
 
+    def replace_columns(self, pipeline: str, schema: Schema) -> bool:
+        """Give a table without rows these columns alone. Its properties and its log stay.
+
+        Args:
+            pipeline: The owner of the table.
+            schema: The columns.
+
+        Returns:
+            Whether the table has the columns now, or does not exist; false for a table with rows.
+
+        Raises:
+            TransactionConflict: Another process committed to the table meanwhile.
+            EngineFailed: The columns may have been replaced or not. Repeating the call is safe.
+        """
+        import pyarrow as pa
+
+        table = self._open()
+        if table is None:
+            return True
+        self._check(table, pipeline)
+        if row_queries.row_count(table) != 0:  # fence: columns-of-rows-are-not-replaced
+            return False
+        if table.schema() == schema:
+            return True
+        properties = CommitProperties(
+            custom_metadata={"userMetadata": json.dumps({"columns_replaced": True})},
+            # A landing since the read fails this commit.
+            max_commit_retries=0,
+        )
+        try:
+            write_deltalake(
+                table,
+                pa.schema(schema.to_arrow()).empty_table(),
+                mode="overwrite",
+                schema_mode="overwrite",
+                commit_properties=properties,
+            )
+        except CommitFailedError as conflict:
+            raise TransactionConflict(pipeline=pipeline, sequence=0) from conflict
+        except (DeltaError, OSError) as failed:
+            raise tidemark_error(failed, self._uri, "replacing the columns") from failed
+        log.info("columns replaced uri=%s", self._uri)
+        return True
+
     def _own(self, pipeline: str) -> DeltaTable:
         """Open the pipeline's table, or create it."""
         table = self._open() or self._create(pipeline)

@@ -295,8 +295,8 @@ class ColumnsDiffer(TableAltered):
 
     fix = (
         "Revert the change of the table with ALTER TABLE. For a typed table, revert the change of "
-        "the schema in the spec, or begin another table (docs/how-to/typed.md, Add, remove or "
-        "change a field)."
+        "the schema in the spec, or decode all records again: `tidemark decode PIPELINE "
+        "--from-scratch --reason TEXT` (docs/how-to/typed.md, Correct a wrong schema)."
     )
 
 

@@ -18,6 +18,8 @@ FRAME_MAGIC = b"\x00"
 """First byte of a payload with a schema id; source: Confluent's wire format."""
 FRAME_BYTES = 5
 """Length of the frame: the first byte, and a schema id of four bytes."""
+DEFAULT_QUARANTINE_PERCENT = 10.0
+"""The percentage of a plan's records that may go to the quarantine."""
 REST = "_rest"
 """Field with the JSON of all fields that the schema does not name; null if there are none."""
 
@@ -203,7 +205,7 @@ class DecodeSpec:
     refused_schemas: tuple[int, ...] = ()
     rules: tuple[tuple[str, str], ...] = ()
     max_quarantined: int = 100
-    max_quarantined_percent: float = 10.0
+    max_quarantined_percent: float = DEFAULT_QUARANTINE_PERCENT
     upsert: UpsertSpec | None = None
     flattens: bool = False
 

@@ -31,6 +31,7 @@ from tidemark.core.suggestions import did_you_mean, some_of
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.spec import bounded_yaml
 from tidemark.spec.decode import (
+    DEFAULT_QUARANTINE_PERCENT,
     DEFAULT_REGISTRY,
     REST,
     DecodeSpec,
@@ -195,7 +196,7 @@ class _Payload(_Section):
 
 class _Quarantine(_Section):
     records: _Number = Field(default=100, ge=0)
-    percent: float = Field(default=10, ge=0, le=100, strict=False)
+    percent: float = Field(default=DEFAULT_QUARANTINE_PERCENT, ge=0, le=100, strict=False)
     schemas: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(default_factory=list)
 
 

@@ -27,6 +27,11 @@ def typed_table(
     )
 
 
+def typed_table_of_any_columns(uri: str) -> DeltaDataTable:
+    """Return a typed table whose keys and values may have columns of an earlier spec."""
+    return DeltaDataTable(uri, Schema(_positions()))
+
+
 def typed_schema(decode: DecodeSpec, columns: Mapping[Part, FieldType] | None = None) -> Schema:
     """Return the columns of a typed table: those of a bronze table, with decoded keys and values.
 
@@ -44,9 +49,13 @@ def typed_schema(decode: DecodeSpec, columns: Mapping[Part, FieldType] | None = 
     ]
     if decode.flattens:
         decoded.append(nullable_column(TOMBSTONE, "boolean"))
-    others = [field for field in BRONZE_SCHEMA.fields if field.name not in list(Part)]
     ids = [nullable_column(part.schema_id, "long") for part in decode.framed_parts]
-    return Schema([*decoded, *others, *ids])
+    return Schema([*decoded, *_positions(), *ids])
+
+
+def _positions() -> list[Field]:
+    """Return the columns of a bronze table without keys and values."""
+    return [field for field in BRONZE_SCHEMA.fields if field.name not in list(Part)]
 
 
 def _columns_of(part: Part, kind: FieldType, *, flattens: bool) -> Mapping[str, FieldType]:

@@ -7,6 +7,7 @@ its readers. Each assumption of the draft has its evidence: the number of values
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 import yaml
 
 from tidemark.core.errors import TidemarkError
-from tidemark.spec.decode import Format, Part
+from tidemark.spec.decode import DEFAULT_QUARANTINE_PERCENT, Format, Part
 from tidemark.spec.fields import FieldType, ListOf, Struct, plain_type
 from tidemark.spec.schema_limits import MAX_COLUMNS
 from tidemark.spec.type_parsing import parse_type
@@ -29,6 +30,12 @@ _LONGEST_NAME = 255
 _LISTED = 5
 """Maximum schema ids that the evidence of a format lists."""
 _DEBEZIUM_FIELDS = {"before", "after", "op"}
+_MARGIN = 1.5
+"""A limit of the quarantine above the share of the sampled records that do not fit."""
+
+
+class NoUsableField(ValueError):
+    """The chosen format needs a schema, and no sampled value is an object with a usable field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +79,21 @@ class DecodeDraft:
     is_debezium: bool
     registry_problem: TidemarkError | None
 
+    @property
+    def quarantine_percent(self) -> int | None:
+        """The limit of the quarantine that the sample needs; None if the default is enough."""
+        share = _MARGIN * 100 * self.unfit / self.records if self.records else 0
+        return None if share <= DEFAULT_QUARANTINE_PERCENT else min(100, math.ceil(share))
+
     def as_section(self) -> dict[str, Any]:
         """Return the section `decode` of a spec as plain values."""
         value: dict[str, Any] = {"format": str(self.value)}
         if self.schema:
             value["schema"] = plain_type(self.schema)
-        return {"key": {"format": str(self.key)}, "value": value}
+        section: dict[str, Any] = {"key": {"format": str(self.key)}, "value": value}
+        if self.quarantine_percent:
+            section["quarantine"] = {"percent": self.quarantine_percent}
+        return section
 
     def as_record(self) -> dict[str, Any]:
         """Return the draft as plain values, for `--json`."""
@@ -99,6 +115,11 @@ class DecodeDraft:
                 f"  # At most {self.unfit:,} of {self.records:,} sampled records ({share:.1%}) do "
                 "not fit, and go to quarantine."
             )
+        if self.quarantine_percent:
+            yield (
+                f"  quarantine: {{percent: {self.quarantine_percent}}}  # the default of "
+                f"{DEFAULT_QUARANTINE_PERCENT:g} would stop the runs"
+            )
         yield "  key:"
         yield f"    format: {self.key}{evidence['decode.key.format']}"
         yield "  value:"
@@ -111,18 +132,24 @@ class DecodeDraft:
             yield from _type_lines(self.schema, "decode.value.schema", evidence, " " * 6)
 
 
-def draft_decode(profile: Profile) -> DecodeDraft:
+def draft_decode(profile: Profile, chosen: Format | None = None) -> DecodeDraft:
     """Return a draft for sampled records.
 
     A format or the type of a field needs the share `ENOUGH` of the payloads or values.
 
     Args:
         profile: The profile of the records.
+        chosen: The format of the values; None if the records decide.
+
+    Raises:
+        NoUsableField: The chosen format needs a schema, and no value is an object with a field.
     """
     ids = {part: profile.schema_ids(part) for part in Part}
     answers = profile.answers
     key, key_evidence, unfit_keys = _key_format(profile, ids[Part.KEY], answers)
     is_json = not ids[Part.VALUE] and _is_enough(profile.objects, profile.values)
+    if chosen is not None:
+        is_json = chosen is Format.JSON
     schema = _SchemaDraft() if is_json else None
     struct = schema.of_fields(profile) if schema else None
     is_too_wide = struct is not None and struct.columns > MAX_COLUMNS
@@ -131,6 +158,11 @@ def draft_decode(profile: Profile) -> DecodeDraft:
     value, value_evidence, unfit_values = _value_format(
         profile, ids[Part.VALUE], answers, has_fields=struct is not None, is_too_wide=is_too_wide
     )
+    if chosen is Format.JSON and struct is None:
+        raise NoUsableField(f"no sampled value has fields for the format json: {value_evidence}")
+    if chosen is not None and chosen is not value:
+        value = chosen
+        value_evidence, unfit_values = _evidence_of_choice(profile, chosen, value_evidence)
     unfit = unfit_keys + unfit_values + (schema.unfit if schema and struct else 0)
     return DecodeDraft(
         records=profile.records,
@@ -188,16 +220,28 @@ def _value_format(
     if ids:
         return _registered_format("values", ids, total, answers, profile.malformed[Part.VALUE])
     objects = _of(profile.objects, total, "values", "JSON objects")
-    if has_fields:
+    if has_fields and _is_enough(profile.objects, total):
         return Format.JSON, objects, total - profile.objects
     is_text = _is_enough(profile.text_values, total)
     evidence = f"{_of(profile.text_values, total, 'values', 'text')}; {objects}"
+    if profile.objects:
+        evidence += f" ({profile.objects / total:.1%}, and a format needs {ENOUGH:.0%})"
     if profile.objects and _is_enough(profile.objects, total):
         why = f"with more than {MAX_COLUMNS:,} fields" if is_too_wide else "without a usable field"
         evidence = f"{objects}, {why}"
     if is_text:
         return Format.STRING, evidence, total - profile.text_values
     return Format.BINARY, evidence, 0
+
+
+def _evidence_of_choice(profile: Profile, chosen: Format, found: str) -> tuple[str, int]:
+    """Return the evidence for a chosen format, and the number of values that do not fit it."""
+    fitting = {
+        Format.JSON: profile.objects,
+        Format.STRING: profile.text_values,
+        Format.BINARY: profile.values,
+    }.get(chosen, profile.value_schemas.total())
+    return f"chosen; {found}", profile.values - fitting
 
 
 def _registered_format(

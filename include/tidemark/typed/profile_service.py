@@ -11,6 +11,7 @@ from tidemark.core.sampling import sampled_records, shares
 from tidemark.ingest.errors import NothingLanded
 from tidemark.ingest.ledgers import read_checked_ledger
 from tidemark.ingest.protocols import ControlReader, DataLog
+from tidemark.spec.decode import Format
 from tidemark.spec.model import PipelineSpec
 from tidemark.typed.decode_draft import DecodeDraft, draft_decode
 from tidemark.typed.profile import Profile, Registry, RegistryAnswers
@@ -45,12 +46,16 @@ class Profiler:
             raise NothingLanded(pipeline=self.spec.name, topic=self.spec.topic)
         return found
 
-    def decode_draft(self, records: int = DEFAULT_SAMPLE) -> DecodeDraft:
+    def decode_draft(
+        self, records: int = DEFAULT_SAMPLE, value_format: Format | None = None
+    ) -> DecodeDraft:
         """Return a draft of the section `decode` from the same records.
 
-        Args and errors are those of `profile`.
+        Args:
+            records: As in `profile`, which also has the errors.
+            value_format: As in `draft_decode`.
         """
-        return draft_decode(self.profile(records))
+        return draft_decode(self.profile(records), value_format)
 
     def _newest(self, records: int) -> Iterator[LogRecord]:
         ledger = read_checked_ledger(self.control, self.spec.name, self.data_log)

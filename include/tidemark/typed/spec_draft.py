@@ -65,6 +65,7 @@ class SpecDraft:
         upsert: bool | None,
         registry: Registry,
         with_suite: bool = False,
+        value_format: Format | None = None,
     ) -> Self:
         """Return a draft for the sampled records of a topic.
 
@@ -76,12 +77,14 @@ class SpecDraft:
             upsert: Whether the spec has an upsert table; None if the records decide.
             registry: Returns the schemas of the ids that payloads begin with.
             with_suite: Whether the spec names a quality suite. The suite has the pipeline's name.
+            value_format: The format of the values; None if the records decide.
 
         Raises:
             RegistryUnavailable, RegistryRefused: The registry is defined, and returned no schema.
+            NoUsableField: No value fits the chosen format.
         """
         profile = Profile.of_sample(lambda: sample.records, registry)
-        decode = draft_decode(profile)
+        decode = draft_decode(profile, value_format)
         if isinstance(decode.registry_problem, RegistryFailure):
             raise decode.registry_problem
         keyed = f"{profile.with_key:,} of {profile.records:,} records have a key"
