@@ -91,9 +91,9 @@ setup: preflight $(INSTALLED) jvm archive ## Install all that Tidemark needs to 
 	@[ -z "$(filter $@,$(MAKECMDGOALS))" ] || echo "Set-up complete. Next: make up, or read docs/tutorial.md"
 
 .PHONY: registry
-registry: $(INSTALLED)
+registry: $(INSTALLED) ## Download a schema registry; docs/how-to/connections.md starts it
 	@$(PYTHON) include/jvm/fetch.py --parts tests/registry --into .tidemark/registry \
-	    --heading "[+] Schema registry of the tests (100 MB the first time)"
+	    --heading "[+] Schema registry Apicurio (100 MB the first time)"
 
 STORES := .tidemark/stores
 STORE_PYTHON := $(STORES)/.made-$(shell cat requirements.txt tests/stores/requirements.txt 2> /dev/null | cksum | tr ' ' -)
