@@ -354,7 +354,7 @@ def test_every_state_of_a_real_topic_is_found_in_real_tables(
         "in an open plan": [[1, 3]],
     }
     bars = tidemark("coverage", "events").out.splitlines()
-    assert bars[:2] == ["    0 --##q##### 2 to 12", "    1 Xoo. 0 to 4"]
+    assert bars[:3] == ["    0 --######## 2 to 12", "          █", "    1 Xoo. 0 to 4"]
     DeltaTable(lake.uri).delete("partition = 0 AND offset = 11")
     (found,) = tidemark("coverage", "events", "--partition", "0", "--json").json["partitions"]
     assert found["states"]["gap or missing"] == [[8, 12]]

@@ -145,7 +145,9 @@ def _print_bars(chosen: ChosenPartitions) -> None:
         out.print(bar if ruler else bar.append(f" {edge}", "dim"))
         if levels := each.quarantine_levels(window, len(cells)):
             track = "".join(_DENSITY[level] for level in levels)
-            out.print(Text(" " * _INDENT).append(track, _SIGNS[OffsetState.QUARANTINED][1]))
+            out.print(
+                Text(" " * _INDENT).append(track.rstrip(), _SIGNS[OffsetState.QUARANTINED][1])
+            )
         for line in ruler:
             out.print(Text(" " * _INDENT + line, "dim"))
     if chosen.others:
