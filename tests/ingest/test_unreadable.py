@@ -44,6 +44,22 @@ def with_broken_text(file: Path) -> None:
     pq.write_table(table.set_column(column, table.schema.field(column), broken), file)
 
 
+def damaged_column(name: str) -> Damage:
+    """Return a function that overwrites the values of one column; the footer stays right."""
+
+    def damage(file: Path) -> None:
+        footer, content = pq.read_metadata(file), bytearray(file.read_bytes())
+        for group in map(footer.row_group, range(footer.num_row_groups)):
+            for chunk in map(group.column, range(group.num_columns)):
+                if chunk.path_in_schema.split(".")[0] == name:
+                    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+                    end = begin + chunk.total_compressed_size
+                    content[begin:end] = b"Z" * chunk.total_compressed_size
+        file.write_bytes(content)
+
+    return damage
+
+
 def files(uri: Path) -> list[Path]:
     """Return the files of the newest version, oldest first."""
     actions = pa.table(DeltaTable(uri).get_add_actions()).sort_by("modification_time")
@@ -130,6 +146,49 @@ def test_an_undo_that_has_to_rewrite_a_damaged_file_records_nothing(tmp_path: Pa
     lake.run(1)
     assert lake.verified()[0] == (12, 12)
     lake.undo.undo(1, "test", "a mistake")
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_replacement_that_has_to_rewrite_a_damaged_file_names_the_file(
+    tmp_path: Path, is_compacted: bool
+) -> None:
+    """Only the rewriting reads the damaged column. The rows that stay are in it, too."""
+    lake = FileLake(tmp_path)
+    for _ in range(3):
+        lake.run(3)
+    if is_compacted:
+        lake.maintenance().maintain(WEEK)
+    plan = lake.plan_replacing((0, 4, 5))
+    broken = files(lake.uri)[0 if is_compacted else 1]
+    version = DeltaTable(lake.uri).version()
+    damaged_column("ingested_at")(broken)
+    with pytest.raises(UnreadableFile, match=broken.name):
+        lake.ingest.execute(plan.sequence)
+    assert DeltaTable(lake.uri).version() == version
+    if is_compacted:
+        return
+    # The fix of the error.
+    lake.undo.undo(2, "test", "a damaged file")
+    lake.ingest.execute(plan.sequence)
+    lake.run(1)
+    assert lake.verified()[0] == (10, 10)
+
+
+@pytest.mark.parametrize("column", ["value", "timestamp"])
+@pytest.mark.parametrize("table", ["typed_uri", "quarantine_uri"])
+def test_a_decode_that_has_to_rewrite_a_damaged_file_names_the_file(
+    tmp_path: Path, table: str, column: str
+) -> None:
+    """The bronze plan that it decodes has replaced some of the rows in the file."""
+    lake = TypedLake(tmp_path, broken=[1])
+    for _ in range(2):
+        lake.bronze.run(3)
+        lake.run()
+    lake.bronze.land_again((0, 0, 2))
+    broken = files(getattr(lake, table))[0]
+    damaged_column(column)(broken)
+    with pytest.raises(UnreadableFile, match=broken.name):
+        lake.run()
 
 
 def test_undo_counts_rows_of_rewritten_and_removed_files_once(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ from tidemark.lake.errors import (
     TableReplaced,
     TransactionConflict,
 )
-from tidemark.lake.live_files import table_filesystem
+from tidemark.lake.live_files import files_at, table_filesystem
 from tidemark.lake.plan_counts import records_by_range
 from tidemark.lake.plan_removal import (
     files_with_plan,
@@ -77,7 +77,7 @@ from tidemark.lake.table_checks import (
 )
 from tidemark.lake.table_io import open_if_exists
 from tidemark.lake.table_properties import DATA_TABLE_PROPERTIES
-from tidemark.lake.unreadable_files import check_readable
+from tidemark.lake.unreadable_files import check_readable, raise_if_unreadable
 from tidemark.spec.fields import FieldType
 
 log = logging.getLogger(__name__)
@@ -491,6 +491,7 @@ class DeltaDataTable:
             TableAppendOnly: See `check_removals`; nothing was changed.
             TableReplaced: The table is older than `seen`; nothing was changed.
             PlanFilesMissing: Some of the files have disappeared; nothing was changed.
+            UnreadableFile: A file with rows to replace cannot be read; nothing was changed.
             TransactionConflict: Another process committed this transaction first.
             LandingOvertaken: A conflicting commit was first; nothing was changed.
             EngineFailed: The commit failed, or its answer was lost.
@@ -517,6 +518,9 @@ class DeltaDataTable:
                 raise TransactionConflict(
                     pipeline=plan.pipeline, sequence=plan.sequence
                 ) from failed
+            if plan.replaces:
+                # delta-rs also reads the rows that stay in the files.
+                self._raise_if_unreadable(plan, failed)
             operation = f"committing plan {plan.sequence} of pipeline {plan.pipeline!r}"
             raise self._named_error(
                 failed,
@@ -526,6 +530,12 @@ class DeltaDataTable:
                 ),
             ) from failed
         return True
+
+    def _raise_if_unreadable(self, plan: Plan, failed: Exception) -> None:
+        """Raise `UnreadableFile` if a file with rows at a plan's offsets made a commit fail."""
+        if not isinstance(failed, CommitFailedError):
+            table = DeltaTable(self._uri)
+            raise_if_unreadable(table, failed, files_at(table, plan.spans()))
 
     def _named_error(
         self, failed: Exception, operation: str, conflict: Callable[[str], TidemarkError]

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
+from tidemark.core.offsets import Span, SpanSet
 from tidemark.lake.table_io import may_have_deletion_vectors, python_rows
 
 if TYPE_CHECKING:
@@ -97,6 +98,27 @@ def live_files(table: DeltaTable) -> list[LiveFile]:
         and not any(uri.endswith(unquote(row["path"])) for uri in vectors)
     ]
     return sorted(found, key=lambda file: (file.modified_ms, file.path))
+
+
+def files_at(table: DeltaTable, spans: Mapping[int, SpanSet]) -> list[LiveFile]:
+    """Return the live files that may have rows at some offsets, by their statistics."""
+
+    def may_contain(file: LiveFile, partition: int, some: SpanSet) -> bool:
+        least, most = file.bounds["min"], file.bounds["max"]
+        if None in (*_range(least), *_range(most)):
+            return True
+        is_here = least["partition"] <= partition <= most["partition"]
+        return is_here and some.overlap_size(Span(least["offset"], most["offset"] + 1)) > 0
+
+    return [
+        file
+        for file in live_files(table)
+        if any(may_contain(file, partition, some) for partition, some in spans.items())
+    ]
+
+
+def _range(bounds: Mapping[str, Any]) -> tuple[Any, Any]:
+    return bounds.get("partition"), bounds.get("offset")
 
 
 def unsupported_files(

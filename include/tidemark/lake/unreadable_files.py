@@ -52,13 +52,22 @@ def translate_read_errors(uri: str, operation: str) -> Iterator[None]:
         raise tidemark_error(failed, uri, operation) from failed
 
 
-def raise_if_unreadable(table: DeltaTable, failed: Exception) -> None:
-    """Raise `UnreadableFile` for the file that made a read fail, unless the storage failed."""
+def raise_if_unreadable(
+    table: DeltaTable, failed: Exception, read: Iterable[LiveFile] | None = None
+) -> None:
+    """Raise `UnreadableFile` for the file that made a read fail, unless the storage failed.
+
+    Args:
+        table: The table.
+        failed: The failure.
+        read: The files that may have been read; all by default.
+    """
     if is_storage_error(failed):
         return
     text = str(failed)
     # First the files that the failure names; for text that is not UTF-8 it names none.
-    files = sorted(live_files(table), key=lambda file: unquote(file.path) not in text)
+    candidates = live_files(table) if read is None else read
+    files = sorted(candidates, key=lambda file: unquote(file.path) not in text)
     check_readable(table.table_uri, files)
 
 

@@ -55,6 +55,7 @@ from tidemark.lake.storage import folder_of
 from tidemark.lake.table_checks import check_removals
 from tidemark.lake.table_io import open_if_exists, query_rows, query_table
 from tidemark.lake.table_properties import WRITER_PROPERTIES
+from tidemark.lake.unreadable_files import translate_read_errors
 from tidemark.spec.decode import Part, QuarantineReason
 from tidemark.spec.fields import FieldType
 from tidemark.typed.columns import QUARANTINE_SCHEMA, decoded_parts
@@ -159,6 +160,8 @@ class DeltaQuarantine:
 
         Raises:
             RemovalFenced: The epoch is fenced.
+            TableAppendOnly: Another program has forbidden changes of rows.
+            UnreadableFile: A file to rewrite cannot be read.
             EngineFailed: Some content may be erased. Repeating the call is safe.
         """
         table = DeltaTable(self._uri)
@@ -168,13 +171,15 @@ class DeltaQuarantine:
         named = {row["closed_by"] for row in kept} - {None}
         if closers := named and named.intersection(self._held_plans()):
             check_removals(table, self._uri)
-            table.update(
-                predicate=f"closed_by IN ({_sql_list(closers)})",
-                updates=dict.fromkeys(_PAYLOAD, "NULL"),
-                commit_properties=CommitProperties(
-                    app_transactions=transactions  # fence: erasure-ends-with-its-epoch
-                ),
+            properties = CommitProperties(
+                app_transactions=transactions  # fence: erasure-ends-with-its-epoch
             )
+            with translate_read_errors(self._uri, "erasing closed records"):
+                table.update(
+                    predicate=f"closed_by IN ({_sql_list(closers)})",
+                    updates=dict.fromkeys(_PAYLOAD, "NULL"),
+                    commit_properties=properties,
+                )
 
     def check_not_restored(self, pipeline: str) -> None:
         """Check that no RESTORE removed the changes of landed plans.
@@ -334,6 +339,7 @@ class DeltaQuarantine:
 
         Raises:
             RemovalFenced: The epoch is fenced.
+            TableAppendOnly, UnreadableFile: The rows cannot be changed.
             EngineFailed: Some changes may be committed. Repeating the call is safe.
         """
         named = self._named_plans() if plans else ()
@@ -354,11 +360,12 @@ class DeltaQuarantine:
         if closed:
             check_removals(table, self._uri)
             here = row_queries.offsets_condition(plan.topic_id, closed)
-            table.update(
-                predicate=f"closed_by = {plan.sequence} AND {here}",
-                updates={"closed_by": "NULL", "closed_at": "NULL"},
-                commit_properties=properties,
-            )
+            with translate_read_errors(self._uri, "reopening closed records"):
+                table.update(
+                    predicate=f"closed_by = {plan.sequence} AND {here}",
+                    updates={"closed_by": "NULL", "closed_at": "NULL"},
+                    commit_properties=properties,
+                )
 
     def records(self, *, closed: bool = False, most: int | None = None) -> list[QuarantinedRecord]:
         """Return the records in quarantine by partition and offset, without their content.
