@@ -11,11 +11,13 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.support.commands import Command
+from tests.support.plans import MemoryPipeline, make_spec
 from tests.support.typed_job import NoRows
 from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.app import App
 from tidemark.cli import output
 from tidemark.core.errors import ExitCode
+from tidemark.core.watermarks import IsolationLevel
 from tidemark.lake.table_io import query_rows
 from tidemark.spark.submit import RESULT_MARKER
 
@@ -120,6 +122,25 @@ def test_a_table_with_a_constraint_can_be_read(
     ran = unconnected(*command)
     assert "TableAltered" not in ran.out + ran.err
     assert ran.code == ExitCode.OK
+
+
+def test_a_verification_names_the_plans_of_another_level_than_the_present_one(
+    tmp_path: Path, unconnected: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may contain records that the spec excludes now."""
+    home_typed_lake(tmp_path)
+    pipeline = MemoryPipeline(spec=make_spec(isolation_level=IsolationLevel.READ_UNCOMMITTED))
+    pipeline.produce(0, 3)
+    pipeline.run("first")
+    pipeline.spec = replace(pipeline.spec, isolation_level=IsolationLevel.READ_COMMITTED)
+    found = pipeline.verify.verify()
+    monkeypatch.setattr("tidemark.pipeline.Pipeline.verify", lambda *_: found)
+    shown = unconnected("verify", "events")
+    assert (
+        "3 offsets of plan 1 compared at read_uncommitted, the level of the plan: the rows may "
+        "contain records of aborted transactions; the spec has read_committed now\n"
+        "equal: every visible record (read_uncommitted)"
+    ) in shown.out
 
 
 @pytest.fixture

@@ -211,7 +211,13 @@ def test_rows_are_compared_at_the_isolation_level_of_their_plan() -> None:
     uncommitted = with_aborted(IsolationLevel.READ_UNCOMMITTED).verify.verify()
     uncommitted.check()
     assert [(v.records, v.rows, v.compacted) for v in uncommitted.partitions] == [(15, 15, 0)]
-    assert uncommitted.as_record()["isolation_levels"] == ["read_uncommitted"]
+    record = uncommitted.as_record()
+    assert (record["isolation_level"], record["isolation_levels"]) == (
+        "read_committed",
+        ["read_uncommitted"],
+    )
+    other = {"isolation_level": "read_uncommitted", "plans": [1], "offsets": 15}
+    assert record["other_levels"] == [other]
     pipeline = with_aborted(IsolationLevel.READ_COMMITTED)
     pipeline.table.rows = [row for row in pipeline.table.rows if row[2] < 5]
     committed = pipeline.verify.verify()
@@ -230,6 +236,12 @@ def test_plans_of_two_isolation_levels_in_one_partition_are_compared() -> None:
     found = pipeline.verify.verify()
     found.check()
     assert found.isolation_levels == tuple(IsolationLevel)
+    assert [*map(str, found.other_levels)] == [
+        "3 offsets of plan 1 compared at read_committed, the level of the plan: the rows lack "
+        "records of aborted transactions"
+    ]
+    newer = pipeline.verify.verify(start=3)
+    assert (newer.isolation_levels, newer.other_levels) == ((IsolationLevel.READ_UNCOMMITTED,), ())
     assert [(v.offsets, v.rows) for v in found.partitions] == [(6, 6)]
 
 

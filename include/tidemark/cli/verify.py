@@ -27,11 +27,11 @@ def verify(
     """Read the landed offsets from Kafka again, and compare every record with the data table.
 
     librdkafka, without a group, reads each landed offset that Kafka still has, at the isolation
-    level of the plan that landed it. Checksums of key, value, headers and timestamp are compared
-    with the table's rows, to find missing, duplicate, unexpected and altered rows. A row is
-    mislabelled if its topic, topic_id, plan_sequence or ingested_at differs from that of the plan
-    that landed the offset. Ends with exit code 65 and the first differences if there are any. Needs
-    no Spark.
+    level of the plan that landed it. If that is not the present level of the spec, the command
+    names the plans. Checksums of key, value, headers and timestamp are compared with the table's
+    rows, to find missing, duplicate, unexpected and altered rows. A row is mislabelled if its
+    topic, topic_id, plan_sequence or ingested_at differs from that of the plan that landed the
+    offset. Ends with exit code 65 and the first differences if there are any. Needs no Spark.
 
     For NAME@typed, the bronze table takes the place of Kafka. Values of fields are not compared,
     and rows are never mislabelled.
@@ -64,6 +64,8 @@ def verify(
     if unread := sum(each.headers_unread for each in verification.partitions):
         records = counted(unread, "record")
         out.print(f"headers of {records} not compared: a header name is not UTF-8")
+    for plans in verification.other_levels:
+        out.print(f"{plans}; the spec has {verification.isolation_level} now")
     verification.check()
     levels = ", ".join(verification.isolation_levels)
     equal = f"every visible record ({levels}) is in the table once, as Kafka has it"

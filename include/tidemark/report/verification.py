@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from tidemark.core.plain import record_of
-from tidemark.core.texts import counted
+from tidemark.core.texts import counted, listed
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.report.errors import TableDiffers, TypedTableDiffers
 from tidemark.spec.ref import PipelineKind, PipelineRef
@@ -95,6 +95,30 @@ class PartitionComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlansAtLevel:
+    """Compared plans whose isolation level is not the present one of the spec.
+
+    Attributes:
+        isolation_level: Level of the plans, at which their rows were compared.
+        plans: Numbers of the plans.
+        offsets: Number of their compared offsets.
+    """
+
+    isolation_level: IsolationLevel
+    plans: tuple[int, ...]
+    offsets: int
+
+    def __str__(self) -> str:
+        uncommitted = self.isolation_level is IsolationLevel.READ_UNCOMMITTED
+        effect = "may contain" if uncommitted else "lack"
+        return (
+            f"{counted(self.offsets, 'offset')} of {listed('plan', self.plans)} compared at "
+            f"{self.isolation_level}, the level of the plan: the rows {effect} records of aborted "
+            "transactions"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
     """The result of comparing a data table with Kafka.
 
@@ -102,7 +126,10 @@ class Verification:
         pipeline: Pipeline name.
         topic: Topic name.
         topic_id: Topic id of the compared records.
-        isolation_levels: Isolation levels of the landed plans, and of the comparison.
+        isolation_level: The present isolation level of the spec.
+        isolation_levels: Isolation levels of the compared plans, and of the comparison.
+        other_levels: The compared plans of another level than the present one; none of a typed
+            table, whose plans read no topic.
         partitions: Counts of each partition with landed or lost offsets, sorted by number.
         differences: Number of differences by kind.
         first: The first `MAX_LISTED` differences.
@@ -111,7 +138,9 @@ class Verification:
     pipeline: str
     topic: str
     topic_id: str
+    isolation_level: IsolationLevel
     isolation_levels: tuple[IsolationLevel, ...]
+    other_levels: tuple[PlansAtLevel, ...]
     partitions: tuple[PartitionComparison, ...]
     differences: Mapping[DifferenceKind, int]
     first: tuple[Difference, ...]

@@ -12,7 +12,13 @@ from tidemark.core import plan_rules
 from tidemark.core.errors import InvalidRange
 from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger
-from tidemark.core.offsets import Span, SpanSet, union_by_partition
+from tidemark.core.offsets import (
+    Span,
+    SpanSet,
+    intersection_by_partition,
+    size_of,
+    union_by_partition,
+)
 from tidemark.core.table_state import RowOrigin, RowRange
 from tidemark.core.texts import counted
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
@@ -31,6 +37,7 @@ from tidemark.report.verification import (
     Difference,
     DifferenceKind,
     PartitionComparison,
+    PlansAtLevel,
     Verification,
 )
 from tidemark.spec.model import PipelineSpec
@@ -106,6 +113,7 @@ class Verifier:
             raise NothingLanded(
                 pipeline=self.spec.name, topic=self.spec.topic, subject="any of the given offsets"
             )
+        compared_levels = _compared_levels(ledger, selected)
         lost = _selected(ledger.lost, partition, bounds)
         row_ranges = [r for r in self.data_log.row_ranges() if partition in (None, r.partition)]
         complete_plans = _complete_plans(ledger, row_ranges)
@@ -143,7 +151,13 @@ class Verifier:
             pipeline=self.spec.name,
             topic=current.topic,
             topic_id=current.topic_id,
-            isolation_levels=tuple(watermarks.isolation_level for watermarks, _ in levels),
+            isolation_level=self.spec.isolation_level,
+            isolation_levels=tuple(each.isolation_level for each in compared_levels),
+            other_levels=tuple(
+                each
+                for each in compared_levels
+                if self.row_origins and each.isolation_level is not self.spec.isolation_level
+            ),
             partitions=tuple(comparisons),
             differences=_count_by_kind(differences),
             first=tuple(
@@ -359,6 +373,23 @@ def _selected(
         for number, spans in offsets.items()
         if partition in (None, number) and (within := spans.within(bounds))
     }
+
+
+def _compared_levels(ledger: Ledger, selected: Mapping[int, SpanSet]) -> Sequence[PlansAtLevel]:
+    """Return the plans of the selected offsets by isolation level."""
+    offsets: dict[IsolationLevel, dict[int, int]] = defaultdict(dict)
+    for sequence, record in ledger.plans.items():
+        held = record.held_now.spans() if record.held_now else {}
+        size = size_of(intersection_by_partition(held, selected))
+        if size and record.plan.topic_id == ledger.topic_id:
+            offsets[record.plan.isolation_level][sequence] = size
+    return [
+        PlansAtLevel(
+            isolation_level=level, plans=tuple(offsets[level]), offsets=sum(offsets[level].values())
+        )
+        for level in IsolationLevel
+        if level in offsets
+    ]
 
 
 def _mislabelled(
