@@ -8,11 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidemark.core.errors import SetupError
+from tidemark.core.errors import SetupError, TidemarkError
 from tidemark.kafka.errors import EmbeddedBrokerStopped, InvalidConnection, UnknownConnection
 from tidemark.spark.engine import Server
 
 if TYPE_CHECKING:
+    from tidemark.spec.model import PipelineSpec
     from tidemark.typed.profile import Registry, RegistryAnswers
 
 LOCAL_CONNECTION = "kafka_default"
@@ -121,6 +122,24 @@ class Connections:
                 seen="a definition in another form",
             ) from None
         return parsed
+
+    def problems(self, spec: PipelineSpec) -> list[TidemarkError]:
+        """Return an error for each connection of a pipeline that is undefined or malformed.
+
+        An embedded broker that does not run is no problem of a connection.
+        """
+        wanted = {spec.connection: "bootstrap.servers"}
+        if spec.registry:
+            wanted[spec.registry] = "url"
+        found: list[TidemarkError] = []
+        for connection, key in wanted.items():
+            try:
+                self.extra(connection, key)
+            except EmbeddedBrokerStopped:
+                continue
+            except (UnknownConnection, InvalidConnection) as problem:
+                found.append(problem)
+        return found
 
     def registry_answers(self, connection: str) -> Registry:
         """Return a function that requests schemas from a registry, for drafts of specs."""

@@ -895,10 +895,16 @@ class Pipeline:
             statuses=lambda: self._publication_table().statuses(self.name),
             quarantined=lambda plans: self.quarantine.count_open(plans),
             hidden=self._hidden_offsets(),
-            check_typed=lambda: self.decoder.check_tables(),
+            check_typed=self._check_decode,
             decided_at=lambda plan: self._publication_table().decided_at(self.name, plan),
             next_merge=lambda: self.upserts.next() if self.spec.has_upsert else None,
         )
+
+    def _check_decode(self) -> None:
+        """Raise the error with which the next decode would be refused. Requests no schema."""
+        if self.live_spec.registry:
+            self.context.connections.extra(self.live_spec.registry, "url")
+        self.decoder.check_tables()
 
     def verify(
         self,

@@ -80,6 +80,18 @@ def test_the_status_of_all_pipelines_is_recorded_and_the_alarms_are_returned(
     assert {row["pipeline"]: row["problem"] for row in rows} == errors
     assert errors["b"] == "UnknownConnection"
 
+    # A registry of Airflow's backends counts as defined.
+    registry = "decode: {registry: REGISTRY, value: {format: avro}}\n"
+    spec = specs / "a.yaml"
+    text = spec.read_text()
+    environ["AIRFLOW_CONN_TRADES"] = json.dumps({"conn_type": "http", "extra": {"url": "x"}})
+    for name, expected in (("trades", 0), ("undefined", 1)):
+        spec.write_text(text + registry.replace("REGISTRY", name))
+        answer = task_probe.ask("call_task", task="record_status_of_all", environ=environ)
+        alarms = answer.value["result"][0]["alarms"]
+        assert sum(each["error"] == "UnknownConnection" for each in alarms) == expected
+    spec.write_text(text)
+
     # The charts of the console need the history, the alarms do not.
     log = tmp_path / "lakehouse" / "control" / "status_history" / "_delta_log"
     for file in log.glob("*.json"):

@@ -204,6 +204,34 @@ def test_a_row_rule_that_spark_will_refuse_makes_its_spec_invalid(
     assert unconnected("pipeline", "check").code == ExitCode.OK
 
 
+def test_an_undefined_connection_is_named_by_the_check_of_its_spec_and_by_its_status(
+    unconnected: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The spec is valid, because Airflow may define the connection. The status has an alarm."""
+    home_typed_lake(tmp_path, "registry: trades, value: {format: avro}").land_values(
+        [framed(7, b"\x02")]
+    )
+    other = tmp_path / "pipelines" / "other.yaml"
+    other.write_text("name: other\ntopic: t\nschedule: '@daily'\nconnection: kafka_other\n")
+    checked = unconnected("pipeline", "check")
+    assert checked.code == ExitCode.OK
+    assert "events: warning: Connection 'trades' is not defined." in checked.err
+    assert "AIRFLOW_CONN_TRADES" in checked.err
+    assert "other: warning: Connection 'kafka_other' is not defined." in checked.err
+    events, _ = unconnected("pipeline", "check", "--json").json
+    assert [each["error"] for each in events["warnings"]] == ["UnknownConnection"]
+    (status,) = unconnected("status", "events", "--json").json
+    assert status["undecoded"] == 1
+    named = {each["problem"] for each in status["alarms"]}
+    assert "Connection 'trades' is not defined." in named
+
+    for variable, definition in connection_environ({"url": "http://127.0.0.1:1"}, "trades").items():
+        monkeypatch.setenv(variable, definition)
+    assert "trades" not in unconnected("pipeline", "check").err
+    (status,) = unconnected("status", "events", "--json").json
+    assert "UnknownConnection" not in {each["error"] for each in status["alarms"]}
+
+
 def test_checking_a_spec_checks_its_suite(
     unconnected: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

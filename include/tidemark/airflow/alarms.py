@@ -40,8 +40,11 @@ def record_status_of_all() -> list[dict[str, Any]]:
         The pipelines with alarms, each with its alarms as `TidemarkError.as_record`.
     """
     with airflow_failures():
-        names = list(App.from_environment().specs)
-        app = connected_app(*names)
+        specs = App.from_environment().specs
+        names = list(specs)
+        # The status of a pipeline includes the next decode, which needs a registry.
+        typed = [spec.typed_spec().name for spec in specs.values() if spec.registry]
+        app = connected_app(*names, *typed)
         statuses = for_each(app, names, lambda each: each.status())
         found = {**statuses, **app.spec_folder.broken}
     unrecorded: list[dict[str, Any]] = []

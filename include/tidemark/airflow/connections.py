@@ -56,9 +56,7 @@ def connected_app(*pipelines: str) -> App:
     Raises UnknownConnection if none of the Kafka connections is defined.
     """
     typed = [spec for spec in App.from_environment().valid_specs(pipelines) if spec.is_typed]
-    registries = {
-        each.decode.registry for each in typed if each.decode and each.decode.framed_parts
-    }
+    registries = {spec.registry for spec in typed if spec.registry}
     return App.from_environment(kafka_environment(*pipelines) | _variables(registries)[0])
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -264,7 +265,9 @@ def _teams_of(dag_ids: Collection[str]) -> dict[str, str | None]:
 
 
 def load_app() -> App:
-    """Return the app with the Kafka connections of all pipelines, from Airflow's backends.
+    """Return the app with the connections of all pipelines, from Airflow's backends.
+
+    They are connections to Kafka and to schema registries, whose absence a status reports.
 
     A connection is read as the tasks of its pipelines read it: for the team of their DAGs. If teams
     share a connection id, all must get the same definition. Otherwise, it counts as undefined.
@@ -274,8 +277,11 @@ def load_app() -> App:
     specs = App.from_environment().specs.values()
     team_of = _teams_of({spec.dag_id for spec in specs})
     environ = dict(os.environ)
-    for conn_id in sorted({spec.connection for spec in specs}):
-        dag_ids = {spec.dag_id for spec in specs if spec.connection == conn_id}
+    users: defaultdict[str, set[str]] = defaultdict(set)
+    for spec in specs:
+        for conn_id in filter(None, (spec.connection, spec.registry)):
+            users[conn_id].add(spec.dag_id)
+    for conn_id, dag_ids in sorted(users.items()):
         teams = {team_of[dag_id] for dag_id in dag_ids & team_of.keys()} or {None}
         definitions = {_definition(conn_id, team) for team in teams}
         if len(definitions) > 1:

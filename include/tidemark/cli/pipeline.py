@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from tidemark.cli.arguments import (
     ValueFormat,
     fields_required,
 )
-from tidemark.cli.output import note, out, print_error_record, print_json, print_table
+from tidemark.cli.output import err, note, out, print_error_record, print_json, print_table
 from tidemark.connections import LOCAL_CONNECTION
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.texts import counted
@@ -185,6 +186,9 @@ def check(
     Each problem has its file, its key, the expected and the actual value. The command reads files
     only, and needs neither Kafka nor Spark. If specs contradict each other, it also reads the
     control table. It ends with exit code 65 if a spec is invalid.
+
+    A warning names a connection to Kafka or to a schema registry that this environment does not
+    define. It does not change the exit code, because Airflow may define the connection.
     """
     tidemark = App.from_environment()
     folder = tidemark.spec_folder
@@ -195,12 +199,17 @@ def check(
             raise UnknownPipeline(pipeline=name, known=tuple(known))
     problems = {name: _problem(tidemark, name) for name in names}
     valid = [folder.specs[name] for name in names if problems[name] is None]
+    warnings = {spec.name: tidemark.connections.problems(spec) for spec in valid}
     if as_json:
-        print_json([_record(name, problems[name]) for name in names])
+        print_json([_record(name, problems[name], warnings.get(name, ())) for name in names])
     else:
         rows = [(spec.name, spec.topic, spec.schedule, ", ".join(_tables(spec))) for spec in valid]
         if rows:
             print_table("Valid specs", ("pipeline", "topic", "schedule", "tables"), rows)
+        for name, some in warnings.items():
+            for each in some:
+                text = f"{name}: warning: {each.rendered('problem')} {each.rendered('fix')}"
+                err.print(text, style="yellow")
         for name, problem in problems.items():
             if problem is not None:
                 print_error_record({"pipeline": name, **problem.as_record()})
@@ -231,8 +240,11 @@ def _tables(spec: PipelineSpec) -> list[str]:
     return tables
 
 
-def _record(name: str, problem: TidemarkError | None) -> dict[str, object]:
+def _record(
+    name: str, problem: TidemarkError | None, warnings: Sequence[TidemarkError]
+) -> dict[str, object]:
     """Return the result of one spec for `--json`."""
     if problem is None:
-        return {"pipeline": name, "valid": True}
+        records = [each.as_record() for each in warnings]
+        return {"pipeline": name, "valid": True, "warnings": records}
     return {"pipeline": name, "valid": False, **problem.as_record()}

@@ -256,8 +256,9 @@ def _source(app: App, connection: str) -> Hashable:
 
 
 def _log_source(app: App, spec: PipelineSpec) -> Hashable:
-    """Return the topic of a pipeline, its isolation level, and the source of its connection."""
-    return spec.topic, spec.isolation_level, _source(app, spec.connection)
+    """Return the topic of a pipeline, its isolation level, and the sources of its connections."""
+    registry = _source(app, spec.registry) if spec.registry else None
+    return spec.topic, spec.isolation_level, _source(app, spec.connection), registry
 
 
 def _readers(app: App) -> Hashable:

@@ -152,6 +152,11 @@ class PipelineSpec:
                 targets["decode.upsert.target"] = self.decode.upsert.target
         return targets
 
+    @property
+    def registry(self) -> str | None:
+        """Connection id of the schema registry; None if no key or value has a schema id."""
+        return self.decode.registry if self.decode and self.decode.framed_parts else None
+
     def decoding(self) -> DecodeSpec:
         """Return the section `decode`; raises NotDecoded without one."""
         if self.decode is None:
