@@ -10,13 +10,16 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
+from tests.lake.test_widened_maps import NEW, OLD, TOPIC_ID, append_rows, typed_table
 from tests.support.file_lake import FileLake, double
 from tests.support.plans import wanted
+from tidemark.core.offsets import Span
 from tidemark.core.origins import RunOrigin
 from tidemark.ingest.errors import DuplicateRows, RecordsMissed, RowsChanged
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.delta_dataset import DeltaDataset
 from tidemark.lake.errors import CompactionConflict
+from tidemark.spec.fields import MapOf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,6 +118,22 @@ def test_queries_of_duckdb_omit_rows_deleted_by_deletion_vectors(
         assert connection.execute(filtered).fetchall() == [(2,), (3,)]
         assert connection.execute("SELECT count(*) FROM events").fetchall() == [(3,)]
     assert failures == []
+
+
+def test_deleted_rows_with_widened_maps_are_not_read(tmp_path: Path, spark: SparkSession) -> None:
+    """PyArrow reads the files of such a table. It does not apply deletion vectors."""
+    uri = tmp_path / "typed"
+    typed_table(uri, MapOf(OLD), flattens=False)
+    append_rows(uri, {offset: [("k", {"qty": offset})] for offset in range(5)}, flattens=False)
+    table = typed_table(uri, MapOf(NEW), flattens=False)
+    name = f"delta.`{uri}`"
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"DELETE FROM {name} WHERE `offset` IN (1, 3)")
+    assert [*uri.glob("deletion_vector_*.bin")]
+    rows = table.values_at(TOPIC_ID, 0, Span(0, 9))
+    assert {row["offset"]: row["value"]["legs"] for row in rows} == {
+        offset: [("k", {"qty": offset, "note": None})] for offset in (0, 2, 4)
+    }
 
 
 def test_a_cached_summary_is_read_again_after_a_deletion_vector(

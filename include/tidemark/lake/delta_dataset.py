@@ -1,8 +1,8 @@
 """A Delta table as an Arrow dataset, so that DuckDB reads only the columns that a query uses.
 
-delta-rs itself reads the rows and streams them, which applies deletion vectors. This is not the
-dataset of `DeltaTable.to_pyarrow_dataset`, which aborts processes at exit: see
-docs/adr/0003-no-pyarrow-datasets-over-delta-rs.md.
+delta-rs itself reads the rows and streams them, which applies deletion vectors. `widened_maps`
+reads only maps of structs. This is not the dataset of `DeltaTable.to_pyarrow_dataset`, which aborts
+processes at exit: see docs/adr/0003-no-pyarrow-datasets-over-delta-rs.md.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from pyarrow.dataset import Dataset, Scanner
 
 from tidemark.lake.table_io import may_have_deletion_vectors
+from tidemark.lake.widened_maps import has_widened_maps, widened_batches, widened_schema
 
 
 class DeltaDataset(Dataset):  # type: ignore[misc]  # pyarrow ships no types
@@ -66,6 +67,11 @@ class DeltaDataset(Dataset):  # type: ignore[misc]  # pyarrow ships no types
             raise
 
     def _scan(self, columns: list[str] | None) -> Any:
+        if has_widened_maps(self._table, columns):
+            batches = widened_batches(self._table, columns)
+            if batches is not None:
+                schema = widened_schema(self._table, columns)
+                return pa.RecordBatchReader.from_batches(schema, batches)
         return pa.RecordBatchReader.from_stream(self._table.scan(columns=columns))
 
 

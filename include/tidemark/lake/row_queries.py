@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
+from deltalake.schema import PrimitiveType
 
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.core.table_state import RowOrigin, RowRange, TableSize
 from tidemark.lake.table_io import query_rows, query_table, utc_datetime
+from tidemark.lake.widened_maps import has_widened_maps, widened_batches, widened_schema
 
 
 def plan_spans(table: DeltaTable, sequence: int) -> Mapping[int, SpanSet]:
@@ -248,14 +251,46 @@ def values_at(table: DeltaTable, topic_id: str, partition: int, span: Span) -> l
     angle brackets.
     """
     condition = offsets_condition(topic_id, {partition: SpanSet((span,))})
-    found = query_table(
-        table, f'SELECT * FROM t WHERE {condition} ORDER BY "offset", plan_sequence'
-    )
+    found = _rows_with_maps(table, topic_id, partition, span, condition)
+    if found is None:
+        found = query_table(
+            table, f'SELECT * FROM t WHERE {condition} ORDER BY "offset", plan_sequence'
+        )
     columns = {name: found.column(name) for name in found.column_names}
     return [
         {name: _python_value(column[row]) for name, column in columns.items()}
         for row in range(found.num_rows)
     ]
+
+
+def _rows_with_maps(
+    table: DeltaTable, topic_id: str, partition: int, span: Span, condition: str
+) -> Any:
+    """Return the rows of `values_at` as a table of Arrow; None if delta-rs can read them."""
+    batches = widened_batches(table, pruned_by=condition) if has_widened_maps(table) else None
+    if batches is None:
+        return None
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def wanted(batch: Any) -> Any:
+        offsets = batch.column("offset")
+        conditions = (
+            pc.equal(batch.column("topic_id"), topic_id),
+            pc.equal(batch.column("partition"), partition),
+            pc.greater_equal(offsets, span.start),
+            pc.less(offsets, span.end),
+        )
+        return batch.filter(reduce(pc.and_, conditions))
+
+    try:
+        found = pa.Table.from_batches(map(wanted, batches), widened_schema(table))
+    except (pa.ArrowException, OSError) as failed:
+        from tidemark.lake.unreadable_files import raise_if_unreadable
+
+        raise_if_unreadable(table, failed)
+        raise
+    return found.sort_by([("offset", "ascending"), ("plan_sequence", "ascending")])
 
 
 def _python_value(scalar: Any) -> Any:
@@ -454,12 +489,18 @@ def rows_at(
 
 
 def _record_columns(table: DeltaTable) -> str:
-    """Return the columns that `_record` reads. Tables with flattened values have no values."""
-    has_values = any(field.name == "value" for field in table.schema().fields)
+    """Return the columns that `_record` reads: a decoded key or value is not part of a record."""
+    bytes_in = {field.name for field in table.schema().fields if field.type == _BINARY}
+    payload = ", ".join(
+        name if name in bytes_in else f"NULL AS {name}" for name in ("key", "value")
+    )
     return f"""
-        "offset", key, {"value" if has_values else "NULL AS value"}, headers, timestamp_type,
-        timestamp_out_of_range_ms, arrow_cast(timestamp, 'Int64') AS micros
+        "offset", {payload}, headers, timestamp_type, timestamp_out_of_range_ms,
+        arrow_cast(timestamp, 'Int64') AS micros
     """
+
+
+_BINARY = PrimitiveType("binary")
 
 
 def _record(partition: int, row: Mapping[str, Any]) -> LogRecord:
