@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal as Number
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 
-from tidemark.spec.decode import Format, Part, PayloadSpec
-from tidemark.spec.fields import Struct
+from tidemark.spec.decode import REST, Format, Part, PayloadSpec
+from tidemark.spec.fields import ListOf, Struct
 from tidemark.spec.type_parsing import parse_type
 from tidemark.typed.formats import spark_json
 from tidemark.typed.formats.spark_payloads import SETTINGS, detail, raw, reason, with_decoded
@@ -336,6 +337,29 @@ def test_extreme_json_is_quarantined_and_fails_no_job(
         ("malformed", "text"),
         (None, None),
     ]
+
+
+def test_the_last_value_of_a_repeated_name_counts_at_every_level(spark: SparkSession) -> None:
+    """The reference page documents it. With `keep_rest`, the same holds for unnamed fields."""
+    leg = Struct((("a", "long"), ("b", "long")))
+    schema = Struct((("n", "long"), ("leg", leg), ("legs", ListOf(leg)), ("text", "string")))
+    payloads: dict[bytes, dict[str, Any]] = {
+        b'{"n": 1, "n": 2}': {"n": 2},
+        b'{"n": 1, "n": null}': {},
+        b'{"leg": {"a": 1, "a": 2}}': {"leg": {"a": 2, "b": None}},
+        # The second object replaces the first one; its fields are not merged.
+        b'{"leg": {"a": 1}, "leg": {"b": 2}}': {"leg": {"a": None, "b": 2}},
+        b'{"legs": [{"a": 1, "a": 3}]}': {"legs": [{"a": 3, "b": None}]},
+        b'{"n": 1, "\\u006e": 2}': {"n": 2},
+    }
+    nothing = dict.fromkeys(("n", "leg", "legs", "text"))
+    decoded = read(spark, PayloadSpec(format=Format.JSON, schema=schema), [*payloads])
+    assert {
+        text: (row["value"], row["reason"]) for text, row in zip(payloads, decoded, strict=True)
+    } == {text: ({**nothing, **each}, None) for text, each in payloads.items()}
+    spec = PayloadSpec(format=Format.JSON, schema=Struct((("n", "long"),)), keeps_rest=True)
+    (row,) = read(spark, spec, [b'{"n": 1, "x": 1, "x": 2}'])
+    assert json.loads(row["value"][REST]) == {"x": 2}
 
 
 def test_unnamed_fields_are_kept_as_json(spark: SparkSession) -> None:
