@@ -51,22 +51,30 @@ def test_each_column_of_a_typed_table_comes_from_a_bronze_column(*, flattens: bo
     assert found["timestamp"] == ["timestamp"]
 
 
+_CHANGE = Struct((("after", VALUE), ("op", "string")))
+
+
 @pytest.mark.parametrize("flattens", [False, True])
-@pytest.mark.parametrize("envelope", [Envelope.NONE, Envelope.DEBEZIUM])
+@pytest.mark.parametrize(
+    ("envelope", "value", "holder"),
+    [
+        (Envelope.NONE, VALUE, None),
+        (Envelope.DEBEZIUM, _CHANGE, "after"),
+        (Envelope.DEBEZIUM, Struct((("payload", _CHANGE),)), "payload"),
+    ],
+)
 def test_each_column_of_an_upsert_table_comes_from_a_typed_column(
-    envelope: Envelope, *, flattens: bool
+    envelope: Envelope, value: Struct, holder: str | None, *, flattens: bool
 ) -> None:
-    """Changes of a database have the row in the field `after`, which is a column if flattened."""
-    is_change = envelope is Envelope.DEBEZIUM
-    value = Struct((("after", VALUE), ("op", "string"))) if is_change else VALUE
+    """Changes of a database have the row in a field, which is a column if flattened."""
     payload = replace(DECODE.value, schema=value, keeps_rest=False)
     typed = field_types(typed_schema(replace(DECODE, value=payload, flattens=flattens)))
     contents = flattened(VALUE) if flattens else {"value": VALUE}
     own = ("key", "topic_id", "partition", "offset", "timestamp", "plan_sequence", "deleted")
     columns = {**dict.fromkeys(own, "string"), **contents}
     upsert = replace(UPSERT, envelope=envelope, flattens=flattens)
-    found = sources_of(upsert_lineage(SOURCE, columns, upsert))
+    found = sources_of(upsert_lineage(SOURCE, typed, columns, upsert))
     assert set(found) == set(columns)
     assert {name for sources in found.values() for name in sources} <= set(typed)
     for name in contents:
-        assert found[name] == (["after"] if flattens and is_change else [name])
+        assert found[name] == ([holder] if flattens and holder else [name])

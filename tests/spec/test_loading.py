@@ -632,7 +632,7 @@ topic: events
 schedule: "@daily"
 decode:
   key: {format: avro}
-  value: {format: json, schema: {id: long}, keep_rest: true}
+  value: {format: json, schema: {after: {id: long}, op: string}, keep_rest: true}
   flatten: true
   registry: registry_other
   widen: false
@@ -650,7 +650,11 @@ decode:
     folders.write(text)
     assert folders.load()["events"].decode == DecodeSpec(
         key=PayloadSpec(format=Format.AVRO),
-        value=PayloadSpec(format=Format.JSON, schema=Struct((("id", "long"),)), keeps_rest=True),
+        value=PayloadSpec(
+            format=Format.JSON,
+            schema=Struct((("after", Struct((("id", "long"),))), ("op", "string"))),
+            keeps_rest=True,
+        ),
         flattens=True,
         registry="registry_other",
         widens=False,
@@ -754,7 +758,19 @@ def test_an_upsert_table_has_safe_defaults(folders: Folders) -> None:
         (
             "{value: {format: string}, upsert: {envelope: avro}}",
             "decode.upsert.envelope",
-            "'none' or 'debezium'",
+            "'none', 'debezium' or 'debezium_unwrapped'",
+        ),
+        (
+            "{value: {format: json, schema: {n: long}}, upsert: {envelope: debezium}}",
+            "decode.upsert",
+            "envelope debezium with after and op in the schema of the value, or in its field "
+            "payload",
+        ),
+        (
+            "{value: {format: string}, upsert: {envelope: debezium_unwrapped}}",
+            "decode.upsert",
+            "envelope debezium_unwrapped with __deleted in the schema of the value, or in its "
+            "field payload",
         ),
         (
             "{value: {format: string}, upsert: {target: silver/events}}",

@@ -123,10 +123,29 @@ def test_the_records_decide_the_sections(
     assert {*(["decode"] if decode else ()), *({"upsert"} & set(decode))} == sections
 
 
-def test_values_of_debezium_get_its_envelope() -> None:
-    value = json.dumps({"before": None, "after": {"id": 1}, "op": "c"}).encode()
-    found = draft(sample(*[(b"1", value)] * 30))
-    assert yaml.safe_load(found.text)["decode"]["upsert"] == {"envelope": "debezium"}
+_CHANGE = {"before": None, "after": {"id": 1}, "op": "c"}
+_UNWRAPPED = {"id": 1, "__deleted": "false"}
+_CONNECT = {"schema": {"type": "struct", "fields": []}}
+
+
+@pytest.mark.parametrize(
+    ("value", "envelope", "fields"),
+    [
+        (_CHANGE, "debezium", {"after", "op"}),
+        ({**_CONNECT, "payload": _CHANGE}, "debezium", {"payload"}),
+        (_UNWRAPPED, "debezium_unwrapped", {"id", "__deleted"}),
+        ({**_CONNECT, "payload": _UNWRAPPED}, "debezium_unwrapped", {"payload"}),
+        ({**_CONNECT, "payload": {"id": 1}}, None, {"payload"}),
+    ],
+)
+def test_values_of_debezium_get_its_envelope(
+    value: Any, envelope: str | None, fields: set[str]
+) -> None:
+    """The schema that Connect repeats in each value has no column."""
+    found = draft(sample(*[(b"1", json.dumps(value).encode())] * 30))
+    decode = yaml.safe_load(found.text)["decode"]
+    assert decode["upsert"].get("envelope") == envelope
+    assert set(decode["value"]["schema"]) == fields
 
 
 def test_an_existing_spec_is_not_overwritten(tmp_path: Path) -> None:

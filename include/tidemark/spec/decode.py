@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Self, assert_never
 
 from tidemark.spec.fields import FieldType, Struct, plain_type
-from tidemark.spec.upsert import UpsertSpec
+from tidemark.spec.upsert import Envelope, UpsertSpec
 
 DEFAULT_REGISTRY = "schema_registry_default"
 """Connection id of the schema registry, unless a spec names another one."""
@@ -101,6 +101,8 @@ class QuarantineReason(StrEnum):
     """The schema exceeds a limit, or the column with its fields would exceed it."""
     REFUSED_SCHEMA = "refused_schema"
     """The schema id is listed in `decode.quarantine.schemas` of the spec."""
+    NO_OPERATION = "no_operation"
+    """The spec has an envelope, and the value does not have its operation."""
     RULE_BROKEN = "rule_broken"
     """The record is decoded, and breaks a row rule."""
 
@@ -225,6 +227,11 @@ class DecodeSpec:
         return any(part.format is Format.AVRO for part in self.parts.values())
 
     @property
+    def envelope(self) -> Envelope:
+        """The structure around the content of a value."""
+        return self.upsert.envelope if self.upsert else Envelope.NONE
+
+    @property
     def quarantine_target(self) -> str:
         """Path of the quarantine table, beside the typed table."""
         return f"{self.target.rstrip('/')}_quarantine"
@@ -242,6 +249,7 @@ class DecodeSpec:
         }
         by_id = [self.registry, self.widens, self.refused_schemas] if self.framed_parts else []
         layout = ["flatten"] if self.flattens else []
+        layout += [str(self.envelope)] if self.envelope is not Envelope.NONE else []
         text = json.dumps([identity, self.rules, *by_id, *layout], separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

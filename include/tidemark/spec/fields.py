@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -105,6 +105,15 @@ def path_prefix(place: str) -> Iterator[None]:
     except UnsupportedSchema as wrong:
         dot = "." if place and wrong.path and wrong.path[0] not in "[{" else ""
         raise type(wrong)(wrong.problem, f"{place}{dot}{wrong.path}") from None
+
+
+def inner_names(kind: FieldType | None) -> Mapping[str, Sequence[str]]:
+    """Return the names of the fields of a type, each with the names of the fields inside."""
+    fields = kind.fields if isinstance(kind, Struct) else ()
+    return {
+        name: [inner for inner, _ in each.fields] if isinstance(each, Struct) else []
+        for name, each in fields
+    }
 
 
 def plain_type(kind: FieldType) -> Any:

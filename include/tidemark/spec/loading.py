@@ -40,7 +40,7 @@ from tidemark.spec.decode import (
     PublishRule,
 )
 from tidemark.spec.errors import Problem, SpecError
-from tidemark.spec.fields import Struct
+from tidemark.spec.fields import Struct, inner_names
 from tidemark.spec.layout import Layout, spec_files
 from tidemark.spec.model import (
     PIPELINE_NAME,
@@ -239,6 +239,20 @@ class _Decode(_Section):
         of_value = others.data.get("value")
         if value and of_value and of_value.format in (Format.BINARY, Format.STRING):
             raise ValueError(f"false for the format {of_value.format}, whose values have no fields")
+        return value
+
+    @field_validator("upsert")
+    @classmethod
+    def _has_envelope(cls, value: _Upsert | None, others: ValidationInfo) -> _Upsert | None:
+        of_value = others.data.get("value")
+        if value is None or of_value is None or of_value.format.has_schema_ids:
+            return value
+        if value.envelope.path_in(inner_names(of_value.fields)) is None:
+            names = " and ".join(sorted(value.envelope.fields))
+            raise ValueError(
+                f"envelope {value.envelope} with {names} in the schema of the value, or in its "
+                "field payload"
+            )
         return value
 
     @field_validator("rules")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
@@ -11,6 +11,8 @@ from typing import Any, Self
 from tidemark.core.offsets import SpanSet, difference_by_partition, union_by_partition
 from tidemark.core.plain import record_of
 from tidemark.core.table_state import TableChanges
+
+_PAYLOAD = "payload"
 
 
 class Deletes(StrEnum):
@@ -29,6 +31,36 @@ class Envelope(StrEnum):
     """The value is the content. A missing value is a deletion."""
     DEBEZIUM = "debezium"
     """The content is the field `after`. The field `op` marks deletions."""
+    UNWRAPPED = "debezium_unwrapped"
+    """The value is the content. Its field `__deleted` is "true" for a deletion.
+
+    Debezium's ExtractNewRecordState writes this form with `delete.handling.mode=rewrite`.
+    """
+
+    @property
+    def operation(self) -> str | None:
+        """The field that every value has. It distinguishes deletions from content."""
+        return {Envelope.DEBEZIUM: "op", Envelope.UNWRAPPED: "__deleted"}.get(self)
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The fields that values must have."""
+        if self is Envelope.DEBEZIUM:
+            return frozenset({"after", "op"})
+        return frozenset({self.operation} if self.operation else ())
+
+    def path_in(self, value: Mapping[str, Collection[str]]) -> tuple[str, ...] | None:
+        """Return the path of the envelope in a value; None if the value has no such envelope.
+
+        Connect's JsonConverter with `schemas.enable=true`, its default, writes an object of
+        `schema` and `payload`. Then the envelope is the payload.
+
+        Args:
+            value: The fields of the value, each with the names of the fields inside.
+        """
+        if self.fields <= value.keys():
+            return ()
+        return (_PAYLOAD,) if self.fields <= set(value.get(_PAYLOAD, ())) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +98,7 @@ class LastMerge:
     app_id: str
 
 
-_DEFINITION = 1
+_DEFINITION = 2
 """Increase this number if the code makes different rows of the same typed rows: the next merge then
 rebuilds every upsert table."""
 

@@ -18,9 +18,10 @@ import yaml
 
 from tidemark.core.errors import TidemarkError
 from tidemark.spec.decode import DEFAULT_QUARANTINE_PERCENT, Format, Part
-from tidemark.spec.fields import FieldType, ListOf, Struct, plain_type
+from tidemark.spec.fields import FieldType, ListOf, Struct, inner_names, plain_type
 from tidemark.spec.schema_limits import MAX_COLUMNS
 from tidemark.spec.type_parsing import parse_type
+from tidemark.spec.upsert import Envelope
 from tidemark.typed.json_types import ENOUGH, MAX_FIELDS, UNKNOWN, TypeCounts
 from tidemark.typed.payload_values import avro_columns
 from tidemark.typed.profile import Profile, RegistryAnswers
@@ -29,7 +30,8 @@ _LONGEST_NAME = 255
 """Characters of a field's name. Longer names are values of a map, and no YAML key."""
 _LISTED = 5
 """Maximum schema ids that the evidence of a format lists."""
-_DEBEZIUM_FIELDS = {"before", "after", "op"}
+_CONNECT_FIELDS = {"schema", "payload"}
+"""Fields of the values of Connect's JsonConverter with schemas."""
 _MARGIN = 1.5
 """A limit of the quarantine above the share of the sampled records that do not fit."""
 
@@ -64,7 +66,7 @@ class DecodeDraft:
         left_out: Paths of fields that the schema leaves out, each with the reason.
         unfit: Upper bound of the sampled records that would go to quarantine. It does not include
             records that only Spark refuses (see `payload_values`).
-        is_debezium: Whether the values have the fields of Debezium's envelope.
+        envelope: The structure around the content of the values.
         registry_problem: Why a schema registry did not return the schemas of the values, so that
             their format is unknown; None without a problem.
     """
@@ -76,7 +78,7 @@ class DecodeDraft:
     assumptions: Sequence[Assumption]
     left_out: Sequence[tuple[str, str]]
     unfit: int
-    is_debezium: bool
+    envelope: Envelope
     registry_problem: TidemarkError | None
 
     @property
@@ -176,7 +178,7 @@ def draft_decode(profile: Profile, chosen: Format | None = None) -> DecodeDraft:
         ),
         left_out=schema.left_out if schema else (),
         unfit=min(unfit, profile.records),
-        is_debezium=_is_debezium(profile, struct, value, answers, ids[Part.VALUE]),
+        envelope=_envelope(profile, struct, value, answers, ids[Part.VALUE]),
         registry_problem=answers.problem
         if answers and ids[Part.VALUE] and value is Format.BINARY
         else None,
@@ -286,21 +288,37 @@ def _of(count: int, total: int, noun: str, what: str = "") -> str:
     return f"{count:,} of {total:,} {noun}{are}"
 
 
-def _is_debezium(
+def _envelope(
     profile: Profile,
     struct: Struct | None,
     value: Format,
     answers: RegistryAnswers | None,
     ids: Iterable[int],
-) -> bool:
-    """Whether the values are envelopes of Debezium: an operation, and the row before and after."""
+) -> Envelope:
+    """Return the structure around the content: Debezium's change, or its unwrapped row."""
     if struct:
-        operations = profile.fields["op"].present if "op" in profile.fields else 0
-        return profile.fields.keys() >= _DEBEZIUM_FIELDS and _is_enough(operations, profile.objects)
+        return next((each for each in _ENVELOPES if _has_envelope(profile, struct, each)), _NONE)
     if value is not Format.AVRO or answers is None:
+        return _NONE
+    columns = [avro_columns(answers.schemas[each].text) for each in ids if each in answers.schemas]
+    return next(
+        (each for each in _ENVELOPES if all(each.fields <= some.keys() for some in columns)), _NONE
+    )
+
+
+_NONE = Envelope.NONE
+_ENVELOPES = (Envelope.DEBEZIUM, Envelope.UNWRAPPED)
+
+
+def _has_envelope(profile: Profile, struct: Struct, envelope: Envelope) -> bool:
+    """Whether nearly all objects have the operation of an envelope."""
+    path = envelope.path_in(inner_names(struct))
+    if path is None or envelope.operation is None:
         return False
-    schemas = (answers.schemas[each] for each in ids if each in answers.schemas)
-    return all(avro_columns(each.text).keys() >= _DEBEZIUM_FIELDS for each in schemas)
+    fields = {name: each.types for name, each in profile.fields.items()}
+    for name in path:
+        fields = fields[name].fields
+    return _is_enough(fields[envelope.operation].values, profile.objects)
 
 
 # -- fields ----------------------------------------------------------------------------------------
@@ -323,6 +341,9 @@ class _SchemaDraft:
     def of_fields(self, profile: Profile) -> Struct | None:
         """Return the schema of the values; None without a usable field."""
         counts = {name: each.types for name, each in profile.fields.items()}
+        if counts.keys() == _CONNECT_FIELDS:
+            del counts["schema"]
+            self.left_out.append(("schema", "Connect's schema, which each record repeats"))
         return self._struct(counts, "")
 
     def _struct(self, counts: Mapping[str, TypeCounts], path: str) -> Struct | None:

@@ -46,6 +46,7 @@ from tidemark.typed.formats.spark_payloads import (
     with_decoded,
 )
 from tidemark.typed.replay_preview import DecodeResult
+from tidemark.typed.spark_frames import inner_names
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -270,7 +271,29 @@ class SparkDecoder:
             }
         )
         without_column = [part for part, some in written.items() if some.column is None]
-        return self._with_rules(decoded.drop(*without_column), plan, without_column)
+        decoded = self._with_operations(decoded.drop(*without_column))
+        return self._with_rules(decoded, plan, without_column)
+
+    def _with_operations(self, rows: DataFrame) -> DataFrame:
+        """Return rows with a reason for values that have no operation of the envelope."""
+        envelope = self._spec.envelope
+        if envelope.operation is None or Part.VALUE not in rows.columns:
+            return rows
+        lacks = F.col(_REASON).isNull() & F.col(Part.VALUE).isNotNull()
+        path = envelope.path_in(inner_names(rows.schema[Part.VALUE].dataType))
+        if path is not None:
+            operation = F.col(Part.VALUE)
+            for name in (*path, envelope.operation):
+                operation = operation[name]
+            lacks = lacks & operation.isNull()
+        return rows.withColumns(
+            {
+                _REASON: F.when(lacks, QuarantineReason.NO_OPERATION.value).otherwise(
+                    F.col(_REASON)
+                ),
+                _PART: F.when(lacks, Part.VALUE.value).otherwise(F.col(_PART)),
+            }
+        )
 
     def _with_rules(self, rows: DataFrame, plan: Plan, missing: Sequence[Part]) -> DataFrame:
         """Return rows with the first row rule that each row breaks.

@@ -5,7 +5,7 @@ The frame is Confluent's wire format: a zero byte, the schema id in four bytes, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from typing import NamedTuple, Self, TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -232,6 +232,15 @@ def aligned(read: str, have: DataType, want: DataType, path: str, depth: int = 0
             return f"CAST({read} AS {_sql_type(want)})"
         case _:
             raise ValueError(f"{path} is {want.simpleString()} in the typed table")
+
+
+def inner_names(kind: DataType) -> Mapping[str, Sequence[str]]:
+    """Return the names of the fields of a type, each with the names of the fields inside."""
+    fields = kind.fields if isinstance(kind, StructType) else ()
+    return {
+        each.name: each.dataType.names if isinstance(each.dataType, StructType) else []
+        for each in fields
+    }
 
 
 def quoted(name: str) -> str:

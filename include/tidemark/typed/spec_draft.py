@@ -89,7 +89,6 @@ class SpecDraft:
             raise decode.registry_problem
         keyed = f"{profile.with_key:,} of {profile.records:,} records have a key"
         has_upsert = _has_upsert(profile, decode) if upsert is None else upsert
-        envelope = Envelope.DEBEZIUM if decode.is_debezium else Envelope.NONE
         assumed = [
             Assumption(key="start", value="earliest", evidence="the first run reads the whole log"),
             *(decode.assumptions if decode.records else ()),
@@ -118,7 +117,7 @@ class SpecDraft:
             connection=connection,
             schedule=schedule,
             decode=decode,
-            envelope=envelope if has_upsert else None,
+            envelope=decode.envelope if has_upsert else None,
             suite=suite,
             profile=profile,
             assumptions=assumed,

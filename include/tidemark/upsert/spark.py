@@ -19,7 +19,7 @@ from tidemark.spark.conditions import at_offsets
 from tidemark.spark.failures import session_settings, spark_error
 from tidemark.spec.flattening import TOMBSTONE, VALUE, column_name, field_name
 from tidemark.spec.upsert import Deletes, Envelope, MergePlan, MergeScope, UpsertSpec
-from tidemark.typed.spark_frames import quoted
+from tidemark.typed.spark_frames import inner_names, quoted
 
 log = logging.getLogger(__name__)
 
@@ -165,12 +165,17 @@ class SparkMerger:
             The columns of the upsert table; `known`, whether the rows contain content of the key;
             and `_REMOVED`.
         """
-        content, deleted = F.col("value"), F.col("value").isNull()
+        content, deleted = F.col(VALUE), F.col(VALUE).isNull()
+        for name in self._spec.envelope.path_in(inner_names(rows.schema[VALUE].dataType)) or ():
+            content = content[name]
         if self._spec.envelope is Envelope.DEBEZIUM:
-            content = F.col("value")["after"]
-            deleted = deleted | F.coalesce(F.col("value")["op"] == "d", F.lit(False))
-            # Debezium's messages are neither content nor deletion.
-            rows = rows.where(deleted | content.isNotNull())
+            deleted = deleted | F.coalesce(content["op"] == "d", F.lit(False))
+            content = content["after"]
+        if self._spec.envelope is Envelope.UNWRAPPED:
+            mark = content["__deleted"].cast("string")
+            deleted = deleted | F.coalesce(mark == "true", F.lit(False))
+        # Debezium's messages are neither content nor deletion.
+        rows = rows.where(deleted | content.isNotNull())
         ranks = {topic_id: rank for rank, topic_id in enumerate(incarnations)}
         rank = F.coalesce(
             *(F.when(F.col("topic_id") == each, number) for each, number in ranks.items()),

@@ -15,7 +15,7 @@ from tidemark.lake.errors import ColumnsDiffer
 from tidemark.lake.table_checks import check_owner, check_removals, field_types
 from tidemark.lake.table_io import open_if_exists
 from tidemark.spec.decode import Part
-from tidemark.spec.fields import FieldType, Struct, merged_type
+from tidemark.spec.fields import FieldType, Struct, inner_names, merged_type
 from tidemark.spec.flattening import OWN_COLUMNS, flattened
 from tidemark.spec.ref import PipelineKind, PipelineRef
 from tidemark.spec.upsert import Envelope, LastMerge, UpsertSpec
@@ -176,11 +176,12 @@ def upsert_schema(columns: Mapping[Part, FieldType], spec: UpsertSpec) -> Schema
         ValueError: The values do not have this envelope.
     """
     value = columns[Part.VALUE]
-    if spec.envelope is Envelope.DEBEZIUM:
-        fields = dict(value.fields) if isinstance(value, Struct) else {}
-        if not {"after", "op"} <= fields.keys():
-            raise ValueError("values with the fields `after` and `op`")
-        value = fields["after"]
+    path = spec.envelope.path_in(inner_names(value))
+    if path is None:
+        names = " and ".join(f"`{name}`" for name in sorted(spec.envelope.fields))
+        raise ValueError(f"values with the fields {names}, alone or in `payload`")
+    for name in (*path, *(["after"] if spec.envelope is Envelope.DEBEZIUM else [])):
+        value = dict(value.fields)[name] if isinstance(value, Struct) else value
     contents: Mapping[str, FieldType] = {Part.VALUE: value}
     if spec.flattens:
         if not isinstance(value, Struct):

@@ -12,8 +12,8 @@ from openlineage.client.facet_v2 import column_lineage_dataset, schema_dataset
 
 from tidemark.airflow.lineage.places import Place
 from tidemark.spec.decode import DecodeSpec, Format, Part
-from tidemark.spec.fields import FieldType, ListOf, MapOf, Struct
-from tidemark.spec.flattening import TOMBSTONE, field_name
+from tidemark.spec.fields import FieldType, ListOf, MapOf, Struct, inner_names
+from tidemark.spec.flattening import TOMBSTONE, VALUE, field_name, unflattened
 from tidemark.spec.upsert import Envelope, UpsertSpec
 
 
@@ -151,18 +151,32 @@ def _content_columns(columns: Mapping[str, FieldType]) -> list[str]:
 
 
 def upsert_lineage(
-    typed: Place, columns: Mapping[str, FieldType], upsert: UpsertSpec
+    typed: Place,
+    read: Mapping[str, FieldType],
+    columns: Mapping[str, FieldType],
+    upsert: UpsertSpec,
 ) -> ColumnLineage:
-    """Return the typed columns from which those of an upsert table come."""
+    """Return the typed columns from which those of an upsert table come.
+
+    Args:
+        typed: The typed table.
+        read: Its columns.
+        columns: The columns of the upsert table.
+        upsert: The spec of the upsert table.
+    """
     sources = _Sources(typed)
     for name in ("key", "topic_id", "partition", "offset", "timestamp", "plan_sequence"):
         sources.of(name, _IDENTITY, name)
-    is_change = upsert.envelope is Envelope.DEBEZIUM
-    how = Transformation("DIRECT", "TRANSFORMATION", "the field after") if is_change else _IDENTITY
+    value = read.get(VALUE) if not upsert.flattens else unflattened(read)
+    path = [*(upsert.envelope.path_in(inner_names(value)) or ())]
+    operation = path[0] if path else upsert.envelope.operation
+    path += ["after"] if upsert.envelope is Envelope.DEBEZIUM else []
+    what = f"the field {'.'.join(path)}"
+    how = Transformation("DIRECT", "TRANSFORMATION", what) if path else _IDENTITY
     if upsert.flattens:
         for name in _content_columns(columns):
-            sources.of(name, how, "after" if is_change else name)
-        sources.of("deleted", _CONDITIONAL, TOMBSTONE, *(["op"] if is_change else []))
+            sources.of(name, how, path[0] if path else name)
+        sources.of("deleted", _CONDITIONAL, TOMBSTONE, *filter(None, [operation]))
     else:
         sources.of("value", how, "value")
         sources.of("deleted", _CONDITIONAL, "value")

@@ -390,7 +390,8 @@ class _Reader:
                 read.plans.append(_described(plan, landing, None, typed, own))
         columns = table.columns()
         written = self._outputs.setdefault(place, _Dataset())
-        written.facets = _table_facets(columns, upsert_lineage(typed, columns, upsert))
+        lineage = upsert_lineage(typed, typed_table.columns(), columns, upsert)
+        written.facets = _table_facets(columns, lineage)
         committed = version_of_merge(table, read.version)
         written.version = -1 if committed is None else committed
         written.merge = TidemarkMergeOutputDatasetFacet(
