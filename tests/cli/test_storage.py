@@ -66,7 +66,10 @@ def _first_line(shown: CommandResult) -> str:
     [
         ("plan", "events"),
         ("ingest", "events"),
-        pytest.param(("undo", "events", "--plan", "1", "--reason", "test"), marks=pytest.mark.slow),
+        pytest.param(
+            ("undo", "events", "--plan", "1", "--reason", "test", "--allow-loss"),
+            marks=pytest.mark.slow,
+        ),
         ("abandon", "events", "--plan", "4", "--reason", "test"),
     ],
     ids=" ".join,
