@@ -267,6 +267,7 @@ def test_a_window_with_fewer_offsets_than_cells_has_one_cell_for_each_offset() -
     assert states == [*[OffsetState.LANDED] * 2, *[OffsetState.UNREAD] * 2, None, None]
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_each_cell_has_the_state_of_most_offsets_unless_some_are_lost_or_missing(
     data: st.DataObject,
