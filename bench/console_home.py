@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from bench.context import Context, write_spec
-from bench.history import about, write_compacted_history
+from bench.history import about, write_history
 from bench.kafka import fill_partitions, make_topic
 from tidemark.lake.status_table import write_status
 
@@ -89,7 +89,7 @@ class ConsoleHome:
             write_spec(self._specs, name, name, context.conf, **decode)
         context.progress("made the topics")
         for number, (name, plans) in enumerate(self.plans.items(), start=1):
-            write_compacted_history(app, name, plans, produced_at)
+            write_history(app, name, plans, produced_at)
             if number % 20 == 0:
                 context.progress(f"wrote the plans of {number} pipelines")
         status = app.pipeline("long_0").status().as_row()

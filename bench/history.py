@@ -29,12 +29,9 @@ from tidemark.quality.check_results_table import SCHEMA as RESULTS
 from tidemark.quality.publication_table import COLUMNS as DECISIONS
 
 UNCOMPACTED = 10
-"""Number of plans after the last compaction, and of all plans of the shortest history."""
-DATA_COMPACTED_EVERY = 100
-"""Number of plans between two compactions of the data table. The control table compacts itself."""
-
+"""Number of plans after the last compaction."""
 TOGETHER = 100
-"""Number of plans in one commit of `write_compacted_history`."""
+"""Number of plans in one commit before the last compaction."""
 
 
 def about(plans: int) -> int:
@@ -121,38 +118,24 @@ class _History:
         )
 
     def _planned(self, plan: Plan) -> list[Started | Planned]:
-        begun = [started(self.watermarks)] if plan.sequence == 1 else []
+        begun = [_started(self.watermarks)] if plan.sequence == 1 else []
         return [*begun, Planned(plan=plan)]
 
 
-def write_history(app: App, pipeline: str, plans: int) -> None:
-    """Write landed plans of a new pipeline, each with one offset of every partition.
+def write_history(app: App, pipeline: str, plans: int, produced_at: datetime) -> None:
+    """Write landed plans of a new pipeline, with one offset of every partition in each plan.
 
-    The control table gets two commits for each plan, as from a planner and a recorder. The data
-    table gets one commit for each plan, with its rows (without keys), transaction and
-    metadata.
+    Each plan has a published check. The files are those after a compaction: only the last
+    `UNCOMPACTED` plans have commits and files of their own. The logs are shorter than after real
+    runs, because the plans before them are in commits of `TOGETHER` plans. The rows equal Kafka's
+    records, which are one byte `x` with the timestamp `produced_at`; a status compares them.
 
     Args:
         app: The app with the tables of the pipeline.
         pipeline: Name of the pipeline. Each partition of its topic has at least `plans` records,
             all of them visible.
         plans: Number of plans.
-    """
-    history = _History.begin(app, pipeline, utc_now())
-    for sequence in range(1, plans + 1):
-        history.append(sequence)
-        left = plans - sequence
-        if left >= UNCOMPACTED and (left - UNCOMPACTED) % DATA_COMPACTED_EVERY == 0:
-            history.table.optimize.compact()
-
-
-def write_compacted_history(app: App, pipeline: str, plans: int, produced_at: datetime) -> None:
-    """Write a history as `write_history`, quickly, with a published check of every plan.
-
-    The files are those after a compaction, as with `write_history`: only the last `UNCOMPACTED`
-    plans have commits and files of their own. The logs are shorter, because the plans before them
-    are in commits of `TOGETHER` plans. The rows equal Kafka's records, which are one byte `x` with
-    the timestamp `produced_at`; a status compares them.
+        produced_at: The timestamp of every record.
     """
     history = _History.begin(app, pipeline, produced_at)
     history.append(1)
@@ -215,7 +198,7 @@ def _publish(
     )
 
 
-def started(watermarks: TopicWatermarks) -> Started:
+def _started(watermarks: TopicWatermarks) -> Started:
     """Return the event of a pipeline that starts at offset 0 of every partition."""
     return Started.at(watermarks, dict.fromkeys(watermarks.partitions, 0), "bench:1")
 

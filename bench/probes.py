@@ -9,21 +9,16 @@ from __future__ import annotations
 import json
 import re
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench.clock import run_process, timed
 from bench.context import PROJECT
 from bench.frame import Metrics
-from bench.worker import LandPipeline
 from tidemark.app import App
 
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
-_LIVE = re.compile(r"Pause Full \(System\.gc\(\)\) \d+M->(\d+)M\(")
-_LOOK_EVERY_S = 1.0
 
 
 def probe(home: Path, name: str, arguments: list[str], environ: Mapping[str, str]) -> Metrics:
@@ -82,80 +77,7 @@ def plan(pipeline: str) -> dict[str, float]:
     return {**watch.metrics(), "ranges": len(made.ranges) if made else 0}
 
 
-def nothing_to_plan(pipeline: str, plans: str) -> dict[str, float]:
-    """Read a pipeline's committed offsets, request a plan, and read all of its plans.
-
-    Raises:
-        RuntimeError: A plan was made, or the committed offsets or the number of plans is wrong.
-    """
-    _ = App.from_environment().pipeline(pipeline).planner
-    app = App.from_environment()
-    with timed(time.process_time) as offsets_watch:
-        known = app.control.summary(pipeline)
-        committed = {known.committed_offset(partition) for partition in known.starts}
-    with timed(time.process_time) as plan_watch:
-        made = app.pipeline(pipeline).planner.plan("bench:history").plan
-    with timed(time.process_time) as ledger_watch:
-        ledger = app.control.ledger(pipeline)
-    if made is not None or committed != {int(plans)} or len(ledger.plans) != int(plans):
-        raise RuntimeError(f"{pipeline}: {made=}, {committed=}, {len(ledger.plans)} of {plans}")
-    return {
-        "offsets_seconds": offsets_watch.seconds,
-        "offsets_cpu_seconds": offsets_watch.cpu_seconds,
-        "plan_seconds": plan_watch.seconds,
-        "plan_cpu_seconds": plan_watch.cpu_seconds,
-        "ledger_seconds": ledger_watch.seconds,
-        "plans": len(ledger.plans),
-    }
-
-
-def land(pipeline: str, settings: str, gc_log: str) -> dict[str, float]:
-    """Plan and land in a new Spark session, and measure the driver's memory.
-
-    The driver's JVM collects all garbage every second, so the times are meaningless.
-
-    Args:
-        pipeline: Pipeline without plans; its first plan is landed.
-        settings: Settings of the session, as JSON.
-        gc_log: File to which the driver's JVM logs its collections with these settings.
-
-    Returns:
-        The times, and in MiB the maximum of live objects on the driver's heap and the peak memory
-        of its JVM.
-    """
-    from tidemark.spark.sessions import open_application
-
-    session = open_application(f"bench-{pipeline}", json.loads(settings))
-    jvm = session.sparkContext._jvm
-    landing = LandPipeline(environ={}, pipeline=pipeline, requested_by="bench:land")
-    with _again_and_again(jvm.System.gc):
-        landed = landing.land()
-    live = [int(each) for each in _LIVE.findall(Path(gc_log).read_text())]
-    jvm_mb = peak_mb(jvm.java.lang.ProcessHandle.current().pid())
-    session.stop()
-    return {**landed, "heap_mb": max(live), "jvm_mb": jvm_mb}
-
-
-@contextmanager
-def _again_and_again(look: Callable[[], object]) -> Iterator[None]:
-    """Call a function every second while the block runs, and again after it."""
-    ended = threading.Event()
-
-    def run() -> None:
-        while not ended.wait(_LOOK_EVERY_S):
-            look()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        look()
-
-
-_PROBES = {each.__name__: each for each in (list_offsets, plan, nothing_to_plan, land)}
+_PROBES = {each.__name__: each for each in (list_offsets, plan)}
 
 if __name__ == "__main__":
     metrics = _PROBES[sys.argv[1]](*sys.argv[2:])

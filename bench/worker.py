@@ -10,8 +10,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -32,59 +31,22 @@ class LandPipeline:
         environ: Environment variables of the app (`Context.environ`).
         pipeline: Name of the pipeline.
         requested_by: Requester of the plan.
-        session: Session settings of this landing alone; reset after it.
-        kafka: Options of Spark's Kafka source, which override the shipped options.
-        records_per_task: Overrides the spec's value, if given.
     """
 
     environ: Mapping[str, str]
     pipeline: str
     requested_by: str
-    session: Mapping[str, str] = field(default_factory=dict)
-    kafka: Mapping[str, str] = field(default_factory=dict)
-    records_per_task: int | None = None
 
     def land(self) -> dict[str, float]:
         """Plan and execute, in the session of this process."""
-        from pyspark.sql import SparkSession
-
-        spark = SparkSession.getActiveSession()
-        before = {key: spark.conf.get(key, None) for key in self.session}
-        for key, value in self.session.items():
-            spark.conf.set(key, value)
-        try:
-            return self._execute()
-        finally:
-            for key, old in before.items():
-                spark.conf.unset(key) if old is None else spark.conf.set(key, old)
-
-    def _execute(self) -> dict[str, float]:
         from tidemark.app import App
-        from tidemark.ingest.spark_sink import SparkSink
-        from tidemark.kafka.options import spark_options
-        from tidemark.pipeline import utc_now
-        from tidemark.spark.sessions import open_application
 
         app = App.from_environment(self.environ)
-        spec = app.spec(self.pipeline)
         with timed(_own_cpu) as watch:
             plan = app.pipeline(self.pipeline).planner.plan(self.requested_by).plan
             if plan is None:
                 raise RuntimeError(f"there is nothing to land for {self.pipeline}")
-            ingest = app.pipeline(self.pipeline).executor
-            if self.records_per_task:
-                ingest = replace(ingest, spec=replace(spec, records_per_task=self.records_per_task))
-            if self.kafka:
-                shipped = spark_options(app.connections.kafka_config(spec.connection))
-                sink = SparkSink(
-                    open_session=partial(open_application, "variation"),
-                    uri=app.layout.data_table(spec.target),
-                    kafka_options={**shipped, **self.kafka},
-                    log_reader=app.pipeline(self.pipeline).log_reader,
-                    now=utc_now,
-                )
-                ingest = replace(ingest, sink=sink)
-            done = ingest.execute(plan.sequence)
+            done = app.pipeline(self.pipeline).executor.execute(plan.sequence)
         return {**watch.metrics(), "records": done.landing.records}
 
 
@@ -168,42 +130,6 @@ class DecodePipeline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckPipeline:
-    """Tidemark: a landing and its check, in the same session.
-
-    Attributes:
-        landing: The pipeline, whose spec has a suite.
-        whole: Whether to run the whole check with its pages, or only the figures of ranges.
-    """
-
-    landing: LandPipeline
-    whole: bool
-
-    def land(self) -> dict[str, float]:
-        """Land and check, in the session of this process."""
-        # Before the clock starts, because the first import in a process takes seconds.
-        from tidemark.app import App
-        from tidemark.quality.check_results import RecordedRange
-        from tidemark.quality.range_figures import range_figures
-
-        app = App.from_environment(self.landing.environ)
-        quality = app.pipeline(self.landing.pipeline).quality
-        with timed(_own_cpu) as watch:
-            landed = self.landing.land()
-            if self.whole:
-                quality.check(1)
-            else:
-                plan, landing = quality.landed(1)
-                range_figures(quality.batch_ref(plan, landing), RecordedRange.of(plan, landing))
-        metrics = watch.metrics()
-        return {
-            **metrics,
-            "check_seconds": metrics["seconds"] - landed["seconds"],
-            "over_its_landing": metrics["seconds"] / landed["seconds"],
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeStream:
     """Structured Streaming: availableNow into a bronze and a typed table, default options.
 
@@ -273,7 +199,7 @@ class DecodeStream:
         query.awaitTermination()
 
 
-Landing = LandPipeline | LandBatch | LandStream | DecodePipeline | CheckPipeline | DecodeStream
+Landing = LandPipeline | LandBatch | LandStream | DecodePipeline | DecodeStream
 
 
 def plain_settings(master: str) -> dict[str, str]:

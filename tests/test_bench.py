@@ -219,19 +219,12 @@ def test_given_sizes_override_the_short_and_full_form(tmp_path: Path) -> None:
 
 def test_every_benchmark_has_ratios_of_different_sides() -> None:
     found = all_benchmarks()
-    warm = {"bulk", "skew", "driver_memory", "check", "typed", "typed_avro", "typed_protobuf"}
-    short = {*warm, "history", "idle", "many", "planning", "run", "small"}
-    assert {*short, "settings"} <= set(found)
+    short = {"bulk", "idle", "planning", "run", "small", "typed", "typed_avro", "typed_protobuf"}
+    assert set(found) == {*short, "console", "scheduled"}
     assert short == {name for name, each in found.items() if each.in_short_form}
     for benchmark in found.values():
         assert benchmark.ratios
         assert all(ratio.over != ratio.under for ratio in benchmark.ratios)
-
-
-def test_each_setting_is_compared_with_a_run_next_to_it() -> None:
-    """The load of the machine may differ minutes later."""
-    for ratio in all_benchmarks()["settings"].ratios:
-        assert ratio.under == f"shipped_beside_{ratio.over}"
 
 
 def test_a_consumer_report_is_parsed_by_its_header() -> None:
@@ -350,17 +343,15 @@ def _run(tmp_path: Path, *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.broker
 @pytest.mark.faults
-def test_planning_and_history_measure_the_given_sizes(tmp_path: Path) -> None:
-    arguments = ("planning", "history", "--records", "100", "--repetitions", "1")
-    history, planning = _run(tmp_path, *arguments)["benchmarks"]
+def test_planning_measures_the_given_sizes(tmp_path: Path) -> None:
+    arguments = ("planning", "--records", "100", "--repetitions", "1")
+    [planning] = _run(tmp_path, *arguments)["benchmarks"]
     ranges = {name: side["runs"][0]["ranges"] for name, side in planning["sides"].items()}
     assert ranges == {
         f"{what}_{size}": count
         for what in ("plan", "list")
         for size, count in {"hundredth": 1, "tenth": 10, "all": 100}.items()
     }
-    plans = {name: side["runs"][0]["plans"] for name, side in history["sides"].items()}
-    assert plans == {"few": 10, "many": 110}
 
 
 @pytest.mark.broker

@@ -2,22 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
-from bench.context import Context
-from bench.frame import Benchmark, Ratio, Setup, Side
-from bench.kafka import consume_topic
-from bench.warm_runs import WarmRuns
-from bench.worker import LandBatch, Landing, LandStream, plain_settings
+from bench.context import Context, write_spec
+from bench.frame import Benchmark, Metrics, Ratio, Setup, Side
+from bench.kafka import RECORD_BYTES, consume_topic, fill_topic, make_topic
+from bench.tables import verified
+from bench.worker import (
+    LandBatch,
+    Landing,
+    LandPipeline,
+    LandStream,
+    Worker,
+    local_network,
+    plain_settings,
+    started,
+)
 
 TOPIC = "bulk"
+"""Name of topic, pipeline and tables."""
+PARTITIONS = 6
+
+
+class _WarmRuns:
+    """One topic full of records, and one pipeline over it.
+
+    Args:
+        context: Context of the run; `records` is the number of records of the topic.
+
+    Attributes:
+        settings: Spark settings of the pipeline, as shipped.
+        data: Description of the topic, for the report.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._specs, self._tables = context.home / "pipelines", context.home / "tables"
+        context.progress(f"producing {context.records:,} records of {RECORD_BYTES} B")
+        make_topic(context, TOPIC, PARTITIONS)
+        fill_topic(context, TOPIC, context.records)
+        write_spec(self._specs, TOPIC, TOPIC, context.conf)
+        app = context.app(self._tables, self._specs)
+        self.settings: Mapping[str, str] = dict(app.engines.submit_settings(app.spec(TOPIC)))
+        self.data: Mapping[str, Any] = {
+            "records": context.records,
+            "record_bytes": RECORD_BYTES,
+            "partitions": PARTITIONS,
+            "content": "random capital letters without a key",
+        }
+
+    def worker(self, name: str, settings: Mapping[str, str]) -> AbstractContextManager[Worker]:
+        """Return a process with a session of these settings, on the master of all sides."""
+        self._context.progress(f"starting the session of {name}")
+        placed = {**settings, "spark.master": self._context.master, **local_network()}
+        return started(name, placed, self._context.home / f"{name}.log")
+
+    def table(self, folder: Path) -> str:
+        """Return the path of the table that a landing below this folder creates."""
+        return str(folder / "bronze" / TOPIC)
+
+    def pipeline(self, folder: Path) -> LandPipeline:
+        """Return a landing by Tidemark."""
+        return LandPipeline(
+            environ=self._context.environ(folder, self._specs),
+            pipeline=TOPIC,
+            requested_by=f"bench:{TOPIC}",
+        )
+
+    def run(
+        self, by: Worker, landing: Callable[[Path], Landing], name: str, repetition: int
+    ) -> Metrics:
+        """Land the whole topic in a new table, verify the table, and remove it."""
+        folder = self._tables / f"{name}{repetition}"
+        try:
+            metrics = by.land(landing(folder))
+            held = verified(self.table(folder), self._context.records)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        per_second = self._context.records / metrics["seconds"]
+        return {**metrics, "records_per_second": per_second, **held}
 
 
 @contextmanager
 def _open(context: Context) -> Iterator[Setup]:
-    runs = WarmRuns(context, TOPIC)
+    runs = _WarmRuns(context)
     # The sides differ only in settings of the work itself: all drivers have the same memory, and
     # none has a web UI.
     common = {
