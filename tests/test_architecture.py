@@ -99,7 +99,6 @@ LIBRARIES = {
     "confluent_kafka": ["kafka/*", "dev/*", "typed/registry*"],
     "deltalake": [
         "lake/*",
-        "ingest/start_ingested.py",
         "typed/*table.py",
         "typed/columns.py",
         "typed/quarantine.py",

@@ -592,12 +592,6 @@ class Pipeline:
 
         return checkpoint_position(_absolute(path), self.spec.topic)
 
-    def ingested_position(self, table: str, app_id: str) -> SourceOffsets:
-        """Return the position of kafka-delta-ingest by its Delta table, to import."""
-        from tidemark.ingest.start_ingested import ingested_position
-
-        return ingested_position(_absolute(table), app_id, len(self._partitions()))
-
     def _partitions(self) -> Collection[int]:
         """Return the partitions of the topic."""
         spec = self.kafka_spec

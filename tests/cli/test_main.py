@@ -234,10 +234,8 @@ def test_a_wrong_selection_of_a_backfill_is_refused_before_kafka_is_read(command
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ((), "--from-group, --from-checkpoint, --from-table, --offsets"),
+        ((), "--from-group, --from-checkpoint, --offsets"),
         (("--offsets", "0:5", "--from-group", "g"), "one of"),
-        (("--from-table", "/lake/t"), "--from-table and --app-id together"),
-        (("--app-id", "a", "--offsets", "0:5"), "--from-table and --app-id together"),
         (("--offsets", "0:-5"), "PARTITION:OFFSET"),
         (("--offsets", "0:5,0:6"), "each partition once"),
     ],

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import DeltaTable
 
 from tests.cli.test_repairs import lake_over
 from tests.conftest import TopicFactory
@@ -173,26 +173,6 @@ def test_a_start_from_a_checkpoint_notes_its_uncommitted_batch(home: Home) -> No
     (note,) = document["notes"]
     assert note.startswith("batch 1 was started")
     assert home.starts() == {0: 1, 1: 1}
-
-
-def test_a_start_from_a_kafka_delta_ingest_table_uses_the_next_offsets(home: Home) -> None:
-    """Each start offset is the last written one plus one; an unknown partition is refused."""
-    table = home.path / "ingested"
-
-    def commit(**last: int) -> None:
-        transactions = [Transaction(f"job-{p.removeprefix('p')}", at) for p, at in last.items()]
-        properties = CommitProperties(app_transactions=transactions)
-        rows = pa.table({"id": pa.array(["a"])})
-        write_deltalake(table, rows, mode="append", commit_properties=properties)
-
-    commit(p0=4, p1=0)
-    ask = ("offsets", "import", "events", "--from-table", str(table), "--app-id")
-    assert home.run(*ask, "another")[1]["error"] == "InvalidStart"
-    code, document = home.run(*ask, "job", "--dry-run")
-    assert (code, offsets(document)) == (ExitCode.OK, {0: 5, 1: 1})
-    commit(p2=0)
-    assert home.run(*ask, "job")[1]["error"] == "UnknownPartition"
-    assert home.starts() == {}
 
 
 # -- the other reader and Tidemark together ------------------------------------------------------

@@ -39,17 +39,6 @@ def import_offsets(
             help="Position of the Structured Streaming query with this checkpoint folder.",
         ),
     ] = None,
-    table: Annotated[
-        str | None,
-        typer.Option("--from-table", help="A Delta table that kafka-delta-ingest writes."),
-    ] = None,
-    app_id: Annotated[
-        str | None,
-        typer.Option(
-            "--app-id",
-            help="With --from-table: the app_id of kafka-delta-ingest.",
-        ),
-    ] = None,
     offsets: Annotated[
         str | None,
         typer.Option(help="PARTITION:OFFSET,...: the next offset to read in each partition."),
@@ -71,11 +60,10 @@ def import_offsets(
     \b
     tidemark offsets import prices --from-group old-consumer --dry-run
     tidemark offsets import prices --from-checkpoint /checkpoints/prices
-    tidemark offsets import prices --from-table /lake/prices --app-id prices_ingest
     tidemark offsets import prices --offsets 0:5,1:17 --others earliest
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     importing = App.from_environment().pipeline(pipeline)
-    found = _position(importing, group, checkpoint, table, app_id, offsets)
+    found = _position(importing, group, checkpoint, offsets)
     result = importing.import_offsets(found, requester(), reason, others=others, dry_run=dry_run)
     if as_json:
         print_json(result.as_record())
@@ -84,26 +72,10 @@ def import_offsets(
 
 
 def _position(
-    pipeline: Pipeline,
-    group: str | None,
-    checkpoint: str | None,
-    table: str | None,
-    app_id: str | None,
-    offsets: str | None,
+    pipeline: Pipeline, group: str | None, checkpoint: str | None, offsets: str | None
 ) -> SourceOffsets:
     """Return the position of the one source that the options select."""
-    if (table is None) != (app_id is None):
-        raise InvalidStart(
-            source="these options",
-            rule="--from-table and --app-id together",
-            seen="--app-id alone" if table is None else "--from-table alone",
-        )
-    sources = {
-        "--from-group": group,
-        "--from-checkpoint": checkpoint,
-        "--from-table": table,
-        "--offsets": offsets,
-    }
+    sources = {"--from-group": group, "--from-checkpoint": checkpoint, "--offsets": offsets}
     chosen = [option for option, value in sources.items() if value is not None]
     if len(chosen) != 1:
         raise InvalidStart(
@@ -115,8 +87,6 @@ def _position(
         return pipeline.group_position(group)
     if checkpoint is not None:
         return pipeline.checkpoint_position(checkpoint)
-    if table is not None and app_id is not None:
-        return pipeline.ingested_position(table, app_id)
     return given_offsets(offsets or "")
 
 
