@@ -15,7 +15,7 @@ from rich.cells import cell_len
 
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson
-from tidemark.cli.output import make_table, note, out, print_error_record, print_json, print_table
+from tidemark.cli.output import make_table, note, out, print_json, print_table
 from tidemark.cli.progress import waiting
 from tidemark.core.payload_text import PayloadText
 from tidemark.core.plain import plain
@@ -52,14 +52,12 @@ def sql(
     ] = None,
     tables: Annotated[
         bool,
-        typer.Option(
-            "--tables", help="List the tables instead, with their numbers of columns and rows."
-        ),
+        typer.Option("--tables", help="List the names of the tables instead."),
     ] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Query the tables in SQL. The command only reads.
+    """Query the tables in SQL. The command cannot change them.
 
     \b
     tidemark sql "SELECT decode(key) AS ticker, count(*) FROM bronze.prices GROUP BY ticker"
@@ -74,8 +72,7 @@ def sql(
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     catalog = App.from_environment().sql_tables()
     if tables:
-        with waiting("reading the tables"):
-            _print_tables(catalog, as_json=as_json)
+        _print_tables(catalog, as_json=as_json)
         return
     if as_csv and as_json:
         raise typer.BadParameter("--csv and --json exclude each other")
@@ -98,26 +95,19 @@ def sql(
 
 
 def _print_tables(catalog: Catalog, *, as_json: bool) -> None:
-    from tidemark.sql.listing import table_entries
-
-    entries = table_entries(catalog)
-    if as_json:
-        print_json([each.as_record() for each in entries])
-        return
-    rows = [
-        (
-            each.table,
-            each.short_name,
-            len(each.columns) or None,
-            each.rows,
-            "no rows yet" if each.version is None and not each.problem else each.location,
-        )
-        for each in entries
+    entries = [
+        {
+            "table": str(each.name),
+            "short_name": each.name.table if catalog.has_short_name(each) else None,
+            "location": each.location,
+        }
+        for each in catalog.tables
     ]
-    print_table("Tables", ("table", "short name", "columns", "rows", "location"), rows)
-    for each in entries:
-        if each.problem:
-            print_error_record({**each.problem.as_record(), "pipeline": each.table})
+    if as_json:
+        print_json(entries)
+    else:
+        rows = [tuple(each.values()) for each in entries]
+        print_table("Tables", ("table", "short name", "location"), rows)
 
 
 def _print_rows(result: QueryResult, limit: int) -> None:

@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyarrow.dataset import Dataset, Scanner
 
-from tidemark.lake.table_io import may_have_deletion_vectors
 from tidemark.lake.widened_maps import has_widened_maps, widened_batches, widened_schema
 
 
@@ -85,20 +83,3 @@ class _Scanner(Scanner):  # type: ignore[misc]  # pyarrow ships no types
 
     def to_reader(self) -> Any:
         return self._reader
-
-
-def logged_rows(table: DeltaTable) -> int | None:
-    """Return the number of rows according to the log; None if a file has no count."""
-    files = table.get_add_actions()
-    if not files.num_rows:
-        return 0
-    counts = files.column("num_records").to_pylist() if "num_records" in files.schema.names else []
-    if not counts or None in counts:
-        return None
-    if not may_have_deletion_vectors(table):
-        return int(sum(counts))
-    vectors = (
-        pa.record_batch(batch).column("selection_vector") for batch in table.deletion_vectors()
-    )
-    deleted = sum(pc.sum(pc.invert(each.flatten())).as_py() or 0 for each in vectors)
-    return int(sum(counts) - deleted)

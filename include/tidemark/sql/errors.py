@@ -37,16 +37,3 @@ class UnknownTable(TerminalError):
         if self.similar:
             return f"Use {' or '.join(self.similar)}."
         return "Correct the name, or fill the table first, for example with `tidemark run`."
-
-
-@dataclass(kw_only=True, eq=False)
-class StatementRefused(TerminalError):
-    """The statement could write, or change settings of the session."""
-
-    statement: str
-
-    problem = "`tidemark sql` does not run {statement} statements."
-    fix = (
-        "Use SELECT, DESCRIBE, SUMMARIZE, SHOW or EXPLAIN; CREATE makes views and tables for the "
-        "next statements of the same command. To write your own tables, use `tidemark shell`."
-    )

@@ -1,7 +1,8 @@
-"""Read-only SQL of DuckDB over the tables of a home.
+"""SQL of DuckDB over the tables of a home, which it cannot change.
 
-DuckDB runs inside of this process, with a database in memory. Its settings forbid files, networks,
-extensions and variables of Python, and are locked. delta-rs reads the tables.
+DuckDB runs inside of this process, with a database in memory. The tables are views over readers of
+delta-rs. DuckDB's settings forbid files, networks, extensions and variables of Python, and are
+locked.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tidemark.lake.errors import ForeignTable
 from tidemark.lake.table_io import open_if_exists
 from tidemark.lake.unreadable_files import translate_read_errors
 from tidemark.quality.publication_table import published_rows
-from tidemark.sql.errors import InvalidQuery, StatementRefused, UnknownTable
+from tidemark.sql.errors import InvalidQuery, UnknownTable
 from tidemark.sql.tables import Catalog, LakeTable, TableName, quoted
 
 _SETTINGS: Mapping[str, str] = {
@@ -41,9 +42,6 @@ _SETTINGS: Mapping[str, str] = {
     "lock_configuration": "true",
 }
 """The last one forbids later changes."""
-
-_READS = {"SELECT", "EXPLAIN", "CREATE", "MULTI"}
-"""DESCRIBE, SUMMARIZE and SHOW count as SELECT; a PIVOT consists of several statements."""
 
 _MISSING_TABLE = re.compile(r'Catalog Error: Table with name "?(?P<name>.+?)"? does not exist')
 
@@ -90,22 +88,18 @@ class SqlSession:
 
         Raises:
             InvalidQuery, UnknownTable: DuckDB cannot run a statement.
-            StatementRefused: A statement is not in the list of reading ones; no statement ran.
             UnreadableFile, StorageFailure, DeltaLogDamaged: A table cannot be read.
         """
         with self._named_errors():
             statements = self._connection.extract_statements(sql)
         if not statements:
             raise InvalidQuery(reason="it contains no statement.")
-        for each in statements:
-            if each.type.name not in _READS:
-                raise StatementRefused(statement=each.type.name)
         self._open_tables(sql)
         with self._named_errors():
             for each in statements:
                 self._interruptible(partial(self._connection.execute, each))
         last = statements[-1]
-        if last.type.name == "CREATE":
+        if duckdb.ExpectedResultType.QUERY_RESULT not in last.expected_result_type:
             return None
         columns = _unique([column[0] for column in self._connection.description or ()])
         count = partial(self._count, last.query)
