@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +18,7 @@ from tidemark.cli.arguments import AsJson
 from tidemark.cli.output import make_table, note, out, print_json, print_table
 from tidemark.cli.progress import waiting
 from tidemark.core.payload_text import PayloadText
-from tidemark.core.plain import plain
+from tidemark.core.plain import payload_value
 from tidemark.core.texts import counted
 from tidemark.core.visible_text import visible
 
@@ -175,19 +175,11 @@ def _exact_text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON types. Decimal numbers, NaN and infinity become text."""
-    match value:
-        case bytes():
-            try:
-                return value.decode()
-            except UnicodeDecodeError:
-                return value.hex(" ")
-        case Mapping():
-            return {str(_plain(key)): _plain(each) for key, each in value.items()}
-        case list() | tuple():
-            return [_plain(each) for each in value]
-        case None | str() | int():
-            return value
-        case _:
-            found = plain(value)
-            return found if isinstance(found, str | int | float) else str(found)
+    return payload_value(value, _text_or_hexadecimal)
+
+
+def _text_or_hexadecimal(payload: bytes) -> str:
+    try:
+        return payload.decode()
+    except UnicodeDecodeError:
+        return payload.hex(" ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
 from enum import Enum
@@ -52,3 +52,29 @@ def plain(value: Any) -> Any:
             return record_of(value)
         case _:
             return value
+
+
+def payload_value(value: Any, of_bytes: Callable[[bytes], Any]) -> Any:
+    """Return a value of a record or of a query as JSON types.
+
+    Numbers without a JSON form, such as decimals and infinity, become text, as do times.
+
+    Args:
+        value: The value.
+        of_bytes: Returns the JSON form of bytes, at any level.
+    """
+    match value:
+        case bytes():
+            return of_bytes(value)
+        case Mapping():
+            return {
+                str(payload_value(key, of_bytes)): payload_value(each, of_bytes)
+                for key, each in value.items()
+            }
+        case list() | tuple():
+            return [payload_value(each, of_bytes) for each in value]
+        case None | str() | int():
+            return value
+        case _:
+            found = plain(value)
+            return found if isinstance(found, str | int | float) else str(found)

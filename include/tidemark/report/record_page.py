@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from tidemark.core.errors import TidemarkError
-from tidemark.core.plain import plain
+from tidemark.core.plain import payload_value
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import Watermarks
 from tidemark.quality.check_results import MASKED
@@ -257,22 +257,8 @@ def _payload_values(
 def decoded_values(decoding: Decoding, masked: Collection[str]) -> dict[str, Any]:
     """Return the decoded values as JSON types; of masked columns only whether they are null."""
     return {
-        name: MASKED if name in masked and value is not None else _json_value(value)
+        name: MASKED
+        if name in masked and value is not None
+        else payload_value(value, _payload_values)
         for name, value in decoding.values.items()
     }
-
-
-def _json_value(value: Any) -> Any:
-    """Return a decoded value as JSON types: bytes as payloads, NaN and infinity as text."""
-    match value:
-        case bytes():
-            return _payload_values(value)
-        case Mapping():
-            return {str(key): _json_value(each) for key, each in value.items()}
-        case list() | tuple():
-            return [_json_value(each) for each in value]
-        case str() | int() | None:
-            return value
-        case _:
-            found = plain(value)
-            return found if isinstance(found, str | int | float) else str(found)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, Self
 
 from tidemark.core.errors import TidemarkError
+from tidemark.core.plain import payload_value
 from tidemark.core.record import LogRecord
 from tidemark.spec.decode import RegisteredSchema
 from tidemark.spec.fields import UnsupportedSchema
@@ -79,7 +78,7 @@ class PayloadDecoder:
             if schema is None:
                 return None
             try:
-                value = _as_json(decoded_value(payload or b"", schema))
+                value = payload_value(decoded_value(payload or b"", schema), _base64)
             except UnsupportedSchema:
                 return None
             except MalformedPayload:
@@ -88,20 +87,5 @@ class PayloadDecoder:
         return None
 
 
-def _as_json(value: Any) -> Any:
-    """Return a value of a reader as JSON: numbers without a JSON form and times become text."""
-    match value:
-        case dict():
-            return {str(name): _as_json(each) for name, each in value.items()}
-        case list() | tuple():
-            return [_as_json(each) for each in value]
-        case bytes():
-            return b64encode(value).decode()
-        case float():
-            return value if math.isfinite(value) else str(value)
-        case None | bool() | int() | str():
-            return value
-        case Decimal():
-            return str(value)
-        case _:
-            return value.isoformat() if hasattr(value, "isoformat") else str(value)
+def _base64(payload: bytes) -> str:
+    return b64encode(payload).decode()
