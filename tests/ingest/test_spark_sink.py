@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.errors import PySparkException
 
 from tests.conftest import TopicFactory
 from tests.support.disks import read_only
@@ -90,6 +91,28 @@ def test_s14_i4_landing_a_plan_twice_makes_no_second_commit(
     version = pipeline.version()
     pipeline.land(plan)
     assert pipeline.version() == version
+    assert lake.delivered_rows() == read_all(broker.bootstrap, pipeline.spec.topic)
+
+
+def test_a_plan_that_exceeds_the_memory_is_read_one_record_at_a_time(
+    lake: Lake, broker: BrokerStatus, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of the first attempt do not land."""
+    pipeline = lake.of(topic())
+    produce_values(broker.bootstrap, pipeline.spec.topic, 5)
+    write, options = SparkSink._write_rounds, []
+
+    def without_memory(sink: SparkSink, *arguments: Any) -> None:
+        options.append(arguments[-1])
+        write(sink, *arguments)
+        if len(options) == 1:
+            raise PySparkException("java.lang.OutOfMemoryError")
+
+    monkeypatch.setattr(SparkSink, "_write_rounds", without_memory)
+    monkeypatch.setattr("tidemark.ingest.spark_sink._is_out_of_memory", lambda _: True)
+    monkeypatch.setattr("tidemark.ingest.spark_sink._CACHE_S", 0)
+    assert pipeline.run("test").landing.records == 5
+    assert options == [{}, {"kafka.max.poll.records": "1"}]
     assert lake.delivered_rows() == read_all(broker.bootstrap, pipeline.spec.topic)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime
@@ -59,6 +60,13 @@ _NO_ADDRESS = "No resolvable bootstrap urls"
 
 _OVERFLOW = "java.lang.ArithmeticException"
 """The exception of Spark's Kafka source for a timestamp beyond 64-bit microseconds."""
+
+_ONE_AT_A_TIME: Mapping[str, str] = MappingProxyType({"kafka.max.poll.records": "1"})
+"""Options to read records that are too large for the memory together."""
+_CACHE_S = 20
+"""Time after which Spark has dropped the records that failed tasks fetched. It exceeds the time-out
+of the cache and the interval of the eviction."""
+_NAMED_RANGES = 5
 
 
 class SparkSink:
@@ -122,6 +130,8 @@ class SparkSink:
                 lost = _kafka_failure(failure, plan, f"reading {what}")
                 if lost:
                     raise lost from failure
+                if _is_out_of_memory(failure):
+                    what += f" ({_offsets_text(plan)}), one record at a time"
                 raise spark_error(
                     failure,
                     f"landing {what}",
@@ -148,8 +158,13 @@ class SparkSink:
         )
         planned = [(each.partition, SpanSet((each.span,))) for each in plan.ranges]
         altered_offsets: Mapping[int, SpanSet] = {}
+        write = partial(
+            self._write_with_spark,
+            *(plan, records_per_task, name, now),
+            remove_files=partial(_remove, files, folder),
+        )
         try:
-            self._write_with_spark(plan, planned, records_per_task, name, now)
+            write(planned)
         except (PySparkException, Py4JError) as failure:
             if all(cause.kind != _OVERFLOW for cause in exception_chain(failure)):
                 raise
@@ -160,7 +175,7 @@ class SparkSink:
             kept = [
                 (p, spans.difference(altered_offsets.get(p, SpanSet()))) for p, spans in planned
             ]
-            self._write_with_spark(plan, kept, records_per_task, name, now)
+            write(kept)
             files.create_dir(folder)
         made = parquet.single_partition_files(files, table, name)
         altered_files = [file for file in made if not has_exact_timestamps(file)]
@@ -177,12 +192,18 @@ class SparkSink:
     def _write_with_spark(
         self,
         plan: Plan,
-        wanted: Iterable[tuple[int, SpanSet]],
         records_per_task: int,
         name: str,
         now: datetime,
+        wanted: Iterable[tuple[int, SpanSet]],
+        *,
+        remove_files: Callable[[], None],
     ) -> None:
-        """Write the records of some offsets; Spark's source reads one range of a partition."""
+        """Write the records of some offsets; Spark's source reads one range of a partition.
+
+        A compressed batch of a megabyte can contain records of gigabytes, and only decompression
+        shows their size. If the memory does not suffice, Spark reads one record at a time.
+        """
         rounds: list[dict[int, Span]] = []
         for partition, spans in wanted:
             for span in spans:
@@ -193,17 +214,43 @@ class SparkSink:
                     free[partition] = span
         if not rounds:
             return
-        frames = [self._read_round(plan, taken, records_per_task) for taken in rounds]
+        try:
+            self._write_rounds(plan, records_per_task, name, now, rounds, {})
+        except (PySparkException, Py4JError) as failure:
+            if not _is_out_of_memory(failure):
+                raise
+            log.warning(
+                "out of memory, reading one record at a time pipeline=%s plan=%d",
+                *(plan.pipeline, plan.sequence),
+            )
+            remove_files()
+            time.sleep(_CACHE_S)
+            self._write_rounds(plan, records_per_task, name, now, rounds, _ONE_AT_A_TIME)
+
+    def _write_rounds(
+        self,
+        plan: Plan,
+        records_per_task: int,
+        name: str,
+        now: datetime,
+        rounds: Sequence[Mapping[int, Span]],
+        options: Mapping[str, str],
+    ) -> None:
+        frames = [self._read_round(plan, taken, records_per_task, options) for taken in rounds]
         read = self._with_provenance(_united(frames), plan, now)
         read.write.options(**self._write_options).parquet(f"{self._uri}/{name}")
 
     def _read_round(
-        self, plan: Plan, ranges: Mapping[int, Span], records_per_task: int
+        self,
+        plan: Plan,
+        ranges: Mapping[int, Span],
+        records_per_task: int,
+        options: Mapping[str, str],
     ) -> DataFrame:
         topic = plan.topic
         return (
             self._session.read.format("kafka")
-            .options(**self._kafka_options)
+            .options(**{**self._kafka_options, **options})
             # The plan's level, because its end offsets depend on it; the spec may have changed.
             # fence: reader-has-plans-isolation-level
             .option("kafka.isolation.level", plan.isolation_level.value)
@@ -275,6 +322,17 @@ def _lost_answer(kind: str, message: str, plan: Plan) -> str:
         name = kind.rpartition(".")[2]
         return message.rstrip(".") if has_message else f"{name} of topic {plan.topic}"
     return ""
+
+
+def _offsets_text(plan: Plan) -> str:
+    """Return the planned offsets of each partition, of the first few ranges."""
+    ranges = [f"partition {each.partition}, offsets {each.span}" for each in plan.ranges]
+    more = f"; {len(ranges) - _NAMED_RANGES} more ranges" if len(ranges) > _NAMED_RANGES else ""
+    return "; ".join(ranges[:_NAMED_RANGES]) + more
+
+
+def _is_out_of_memory(failure: Exception) -> bool:
+    return any(cause.kind.endswith("OutOfMemoryError") for cause in exception_chain(failure))
 
 
 def _remove(files: FileSystem, folder: str) -> None:

@@ -363,7 +363,14 @@ class EngineFailed(TransientError):
     log: str = ""
 
     problem = "The engine failed while {operation}: {reason}."
-    fix = "Run the same plan or command again, which is safe{log_hint}."
+    fix = "Run the same plan or command again, which is safe{log_hint}.{memory_hint}"
+
+    @property
+    def memory_hint(self) -> str:
+        """The setting of Spark's memory, if it did not suffice."""
+        if "OutOfMemoryError" not in self.reason:
+            return ""
+        return " If it fails again, raise spark.driver.memory (on a cluster spark.executor.memory)."
 
     @property
     def log_hint(self) -> str:

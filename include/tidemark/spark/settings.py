@@ -27,6 +27,10 @@ WRITE_OPTIONS: Mapping[str, str] = {
     "parquet.enable.dictionary#value": "false",
     "parquet.enable.dictionary#offset": "false",
     "parquet.page.write-checksum.enabled": "false",
+    # Parquet's default of 100 rows keeps 100 large records in memory before it checks the size. The
+    # later checks follow from the sizes of the rows, so that small records cost no more checks.
+    "parquet.page.size.row.check.min": "1",
+    "parquet.block.size.row.check.min": "1",
     # The commit marks the folder as complete.
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
@@ -41,6 +45,9 @@ _STATIC: Mapping[str, str] = {
     "spark.scheduler.mode": "FAIR",
     # The web UI of a short batch has no readers, and it costs start-up time.
     "spark.ui.enabled": "false",
+    # A task without memory fails alone. By default it would end the process, and on a server the
+    # runs of all other pipelines.
+    "spark.executor.killOnFatalError.depth": "0",
     # In local mode the driver runs all tasks, and each core fills a Parquet row group.
     "spark.driver.memory": "2g",
     # By default Spark keeps each consumer with its fetched records for five minutes. A batch never
