@@ -106,6 +106,7 @@ def test_local_mode_alone_authenticates_and_listens_on_the_loopback_address(
             "spark.driver.host=127.0.0.1",
             "spark.authenticate=true",
             "spark.driver.bindAddress=127.0.0.1",
+            "spark.executor.killOnFatalError.depth=0",
             "ip 127.0.0.1",
         ]
     else:

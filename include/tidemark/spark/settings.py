@@ -45,9 +45,6 @@ _STATIC: Mapping[str, str] = {
     "spark.scheduler.mode": "FAIR",
     # The web UI of a short batch has no readers, and it costs start-up time.
     "spark.ui.enabled": "false",
-    # A task without memory fails alone. By default it would end the process, and on a server the
-    # runs of all other pipelines.
-    "spark.executor.killOnFatalError.depth": "0",
     # In local mode the driver runs all tasks, and each core fills a Parquet row group.
     "spark.driver.memory": "2g",
     # By default Spark keeps each consumer with its fetched records for five minutes. A batch never
@@ -70,6 +67,9 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     # By default the ports of RPC and blocks listen on the machine's address in its network.
     "spark.driver.bindAddress": LOOPBACK,
     "spark.driver.host": LOOPBACK,
+    # A task without memory fails alone. By default it would end the process, and on a server the
+    # runs of all other pipelines. A cluster replaces such an executor.
+    "spark.executor.killOnFatalError.depth": "0",
 }
 """Settings of a Spark without executors on other machines. They override all other settings."""
 
