@@ -126,7 +126,7 @@ class Connections:
     def problems(self, spec: PipelineSpec) -> list[TidemarkError]:
         """Return an error for each connection of a pipeline that is undefined or malformed.
 
-        An embedded broker that does not run is no problem of a connection.
+        A stopped embedded broker does not count.
         """
         wanted = {spec.connection: "bootstrap.servers"}
         if spec.registry:

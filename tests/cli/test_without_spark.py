@@ -137,7 +137,7 @@ def test_a_verification_names_the_plans_of_another_level_than_the_present_one(
     monkeypatch.setattr("tidemark.pipeline.Pipeline.verify", lambda *_: found)
     shown = unconnected("verify", "events")
     assert (
-        "3 offsets of plan 1 compared at read_uncommitted, the level of the plan: the rows may "
+        "3 offsets of plan 1 compared at read_uncommitted, at which they landed: the rows may "
         "contain records of aborted transactions; the spec has read_committed now\n"
         "equal: every visible record (read_uncommitted)"
     ) in shown.out

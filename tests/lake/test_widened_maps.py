@@ -1,4 +1,4 @@
-"""Readers of a table whose maps of structs have got a field after some rows were written."""
+"""Readers of a table whose maps of structs gained a field after some rows were written."""
 
 from __future__ import annotations
 

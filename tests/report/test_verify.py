@@ -237,7 +237,7 @@ def test_plans_of_two_isolation_levels_in_one_partition_are_compared() -> None:
     found.check()
     assert found.isolation_levels == tuple(IsolationLevel)
     assert [*map(str, found.other_levels)] == [
-        "3 offsets of plan 1 compared at read_committed, the level of the plan: the rows lack "
+        "3 offsets of plan 1 compared at read_committed, at which they landed: the rows lack "
         "records of aborted transactions"
     ]
     newer = pipeline.verify.verify(start=3)

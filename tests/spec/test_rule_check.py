@@ -96,7 +96,7 @@ def test_an_invalid_rule_has_its_problem(sql: str) -> None:
             "invalid syntax at ')' (line 2, column 10): a part of the expression is missing",
         ),
         ("", "an empty text"),
-        (f"{'(' * 3_000}a{')' * 3_000} > 0", "an expression of too many levels"),
+        (f"{'(' * 3_000}a{')' * 3_000} > 0", "an expression with too many levels"),
         ("-- a > 0", "a text without an expression"),
         (
             "a > 0 b",

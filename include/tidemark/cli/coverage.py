@@ -70,8 +70,8 @@ def coverage(
 ) -> None:
     """Show the state of every offset of a pipeline's topic, one bar for each partition.
 
-    A cell of a bar has the state of most of its offsets. A single lost or missing offset determines
-    its cell, so it is visible. A second line shows the share of quarantined offsets in each cell.
+    A single lost or missing offset determines the state of its cell in a bar. Otherwise, a cell has
+    the state of most of its offsets. A second line shows the share of quarantined offsets.
 
     To zoom in, select a partition and offsets. With --partition, the command reads the rows of
     these offsets, finds gaps and missing rows, and lists the spans of each state with their plans.

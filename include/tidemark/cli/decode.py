@@ -100,7 +100,7 @@ def decode(
     tidemark decode prices --from-scratch --reason "amounts were text" --dry-run
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     if from_scratch != (reason is not None):
-        raise typer.BadParameter("--from-scratch and --reason TEXT belong together")
+        raise typer.BadParameter("use --from-scratch and --reason TEXT together")
     tidemark = App.from_environment()
     names = [tidemark.pipeline(name).typed.spec.name for name in dict.fromkeys(pipelines)]
     if reason is not None and dry_run:
@@ -206,7 +206,7 @@ def _draft_of_merge(pipeline: Pipeline) -> Result:
 
 
 def _left_to_decode(record: Result, backlog: DecodeBacklog | TidemarkError) -> dict[str, int]:
-    """Return the number of offsets that the upsert table gets, or loses, after a decode only."""
+    """Return how many offsets a decode must add or remove before a merge can."""
     if "error" in record or isinstance(backlog, TidemarkError):
         return {}
     return {"to_decode": backlog.offsets - backlog.surplus, "to_remove": backlog.surplus}

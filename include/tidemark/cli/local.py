@@ -59,7 +59,7 @@ def up(
     topics. The command unpauses Tidemark's DAGs until one of them has run. DAGs of later specs
     start paused: tidemark airflow dags unpause DAG. `tidemark down` stops all three; data stays.
 
-    A port in use is refused before any part starts.
+    The command refuses a port in use before it starts any part.
     """
     from tidemark.dev.airflow_standalone import DEFAULT_PORT as AIRFLOW_PORT
     from tidemark.dev.producer import ensure_sample_topics

@@ -49,8 +49,8 @@ def produce(
     connection: Annotated[
         str | None,
         typer.Option(
-            help="Connection id of the Kafka cluster. Default: the embedded broker of this home; "
-            "if kafka_default is another cluster, the command refuses until you name it."
+            help="Connection id of the Kafka cluster. Default: the embedded broker of this home. "
+            "Required if kafka_default is another cluster."
         ),
     ] = None,
     dry_run: DryRun = False,

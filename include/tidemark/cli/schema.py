@@ -32,9 +32,9 @@ def init(
     """Print a section `decode` for the spec of a pipeline, drafted from its newest landed records.
 
     The values have the format of at least 95 % of them, or --format. A field has the type of at
-    least 95 % of its values, otherwise string. A comment counts the
-    values that fit; records with other values go to quarantine. Other comments list fields without
-    a type, because they were always null.
+    least 95 % of its values, otherwise string. A comment counts the values that fit; records with
+    other values go to quarantine. Other comments list fields without a type, because they were
+    always null.
 
     The command starts no Spark, does not read Kafka, and writes nothing: add the output to the spec
     and edit it. Before the first run, `tidemark pipeline init TOPIC` drafts a spec from the topic.

@@ -280,8 +280,8 @@ class Ledger:
     def positions(self, kind: PlanKind) -> Mapping[int, Position]:
         """Return the furthest end of a landed range of a chain, by partition.
 
-        Its leader epoch is that of the landing, not that of planning: the log may have been
-        truncated and have grown again before the read.
+        Its leader epoch is that of the landing. The epoch of planning may be older: the log can be
+        truncated and grow again before the read.
 
         Before its first landing, the live chain is at the start offsets.
         """

@@ -70,8 +70,8 @@ class LogComparison:
         # Before the plan's ends: this error names the plans to undo.
         self._check_ends(topic, partitions)
         plan_rules.check_readable(plan, watermarks)
-        # The landing gets the epochs of this check. Otherwise a truncation since planning would
-        # only be known by the records.
+        # The landing gets the epochs of this check, which hide a truncation since planning. Without
+        # this comparison, only the records could show it.
         changed = [
             planned
             for planned in plan.ranges

@@ -52,7 +52,7 @@ _LOST_ANSWERS = {
         *("OffsetNotAvailable", "UnknownLeaderEpoch", "FencedLeaderEpoch"),
     )
 }
-"""Exceptions of Kafka's client that a later read may not meet."""
+"""Transient exceptions of Kafka's client."""
 _NO_RECORD = re.compile(r"Cannot fetch record for offset (\d+) in (\d+) milliseconds")
 """The message of Spark's own exception after polls without a record of a partition."""
 _NO_ADDRESS = "No resolvable bootstrap urls"
@@ -307,7 +307,7 @@ def _kafka_failure(failure: Exception, plan: Plan, operation: str) -> KafkaFailu
 
 
 def _lost_answer(kind: str, message: str, plan: Plan) -> str:
-    """Return which answer of Kafka an exception missed; empty for all other exceptions."""
+    """Return how Kafka failed to answer; empty for an exception with another cause."""
     if found := _NO_RECORD.search(message):
         offset = int(found[1])
         places = [

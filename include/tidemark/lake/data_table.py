@@ -395,7 +395,7 @@ class DeltaDataTable:
         log.info("fields added uri=%s fields=%s", self._uri, ",".join(added))
 
     def replace_columns(self, pipeline: str, schema: Schema) -> bool:
-        """Give a table without rows these columns alone. Its properties and its log stay.
+        """Replace the columns of a table without rows. Its properties and its log stay.
 
         Args:
             pipeline: The owner of the table.

@@ -251,10 +251,10 @@ class UnsupportedFeature(TableAltered):
             return (
                 f"Delta cannot drop {comma_list(permanent)}. Commands that only read still accept "
                 "the table. To land further records, create a spec with a new name and target. "
-                "With `start: earliest`, it lands all records that Kafka still has."
+                "With `start: earliest`, its runs land all records that Kafka still has."
             )
         drop = comma_list(f"DROP FEATURE {name}" for name in self.features)
-        return f"Run ALTER TABLE delta.`{self.target}` with {drop}; the rows can stay."
+        return f"Run ALTER TABLE delta.`{self.target}` with {drop}. The rows stay."
 
 
 @dataclass(kw_only=True, eq=False)

@@ -65,8 +65,8 @@ def widened_batches(
     Args:
         table: The table.
         columns: Names of the columns; None for all.
-        pruned_by: A condition in SQL. Files without a row for it, by their statistics, are not
-            read; the rows of the others are not filtered.
+        pruned_by: A condition in SQL. The function skips files whose statistics exclude it, and
+            does not filter the rows of other files.
 
     Returns:
         None if the files have partitions or another mapping of names, which need delta-rs.

@@ -256,8 +256,8 @@ class Repair:
     def _agree(self, ledger: Ledger) -> bool:
         """Return whether ledger and table agree.
 
-        Other errors, such as `StorageFailure`, leave it unknown. They end the repair, which would
-        otherwise abandon the open plans of an undamaged pipeline.
+        After other errors, such as `StorageFailure`, this is unknown. They end the repair, which
+        would otherwise abandon the open plans of an undamaged pipeline.
         """
         try:
             read_checked_ledger(self.control, self.spec.name, self.table)

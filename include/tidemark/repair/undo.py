@@ -88,7 +88,7 @@ class Undo:
             sequence: The plan.
             requested_by: The operator.
             reason: The operator's reason.
-            allow_loss: Also undo a plan whose records Kafka no longer has, or may not have.
+            allow_loss: Also undo a plan whose records Kafka no longer has, or may no longer have.
             dry_run: Only return the rows to remove, and what would be lost.
 
         Raises:
@@ -173,7 +173,7 @@ class Undo:
 
         Returns:
             The plan's record, the epoch and the state of the table at the comparison, and what the
-            undo loses. Nothing is lost by an undo that has already begun: it has to be completed.
+            undo loses. An undo that has already begun reports no loss: it must be completed.
         """
         ledger, seen = read_compared_ledger(self.control, self.pipeline, self.table)
         record = recorded_plan(self.control, self.pipeline, sequence)

@@ -190,7 +190,7 @@ class TableStalled(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class PlansUnchecked(TerminalError):
-    """Runs have landed plans, and their checks have ended without a result."""
+    """Landed plans have had no check result for too long."""
 
     pipeline: str
     plans: tuple[int, ...]

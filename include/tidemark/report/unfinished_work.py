@@ -40,8 +40,8 @@ from tidemark.typed.decoder import HiddenOffsets, offsets_to_withdraw
 STUCK_AFTER_RUNS = 3
 """Number of runs of an open plan that raises an alarm: at least two of them failed to land it."""
 _LATER_PLANS = 2
-"""Number of plans that land after an unchecked plan until it raises an alarm. The run of each of
-them was to check it."""
+"""Number of later plans that land before an unchecked plan raises an alarm. The run of each later
+plan should have checked it."""
 _MOST_UNCHECKED = 20
 """Maximum number of unchecked plans in a status. The oldest are the first that need a decision."""
 
@@ -113,7 +113,7 @@ class UncheckedPlan:
     later_plans: int
 
     def is_late(self, limit: timedelta | None, now: datetime) -> bool:
-        """Whether several runs were to check the plan, or it has waited longer than `limit`."""
+        """Whether several later plans have landed, or the plan has waited longer than `limit`."""
         is_old = limit is not None and now - self.landed_at > limit
         return is_old or self.later_plans >= _LATER_PLANS
 
@@ -131,12 +131,12 @@ class UnfinishedWork:
         to_withdraw: Number of decoded offsets that left the data table or its published view. The
             typed table has them until the next decode, the upsert table until the merge after it.
         unmerged_removals: Number of typed plans whose rows only the upsert table still has.
-        decode_error: The error of the typed table or its quarantine that would refuse the next
-            decode; None without one.
+        decode_error: The error of the registry's connection, the typed table or its quarantine that
+            would refuse the next decode; None without one.
         unchecked: Number of landed offsets that are not decoded because they have no check result
             and no decision of an operator.
-        unchecked_plans: The oldest unchecked plans, oldest first. If no decode waits for a check,
-            only of a pipeline with other check results: not all pipelines are checked.
+        unchecked_plans: The oldest unchecked plans, oldest first. Empty if no decode waits for a
+            check and the pipeline has no check result: not all pipelines are checked.
         unmerged: Which records the next merge into the upsert table reads; None if no merge is due.
         upsert_error: The error that prevented the planning of a merge; None if there was none.
         unmerged_since: Time of the oldest change of the typed table that is not merged; None if

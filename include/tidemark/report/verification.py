@@ -113,7 +113,7 @@ class PlansAtLevel:
         effect = "may contain" if uncommitted else "lack"
         return (
             f"{counted(self.offsets, 'offset')} of {listed('plan', self.plans)} compared at "
-            f"{self.isolation_level}, the level of the plan: the rows {effect} records of aborted "
+            f"{self.isolation_level}, at which they landed: the rows {effect} records of aborted "
             "transactions"
         )
 

@@ -74,10 +74,10 @@ LOCAL_SETTINGS: Mapping[str, str] = {
 """Settings of a Spark without executors on other machines. They override all other settings."""
 
 LOCAL_ENVIRONMENT: Mapping[str, str] = {
-    # The pages of Spark, where a pipeline enables them. No setting has this effect.
+    # The address of Spark's pages, if a pipeline enables them. No setting has this effect.
     "SPARK_LOCAL_IP": LOOPBACK,
 }
-"""Variables of the process of such a Spark."""
+"""Environment variables of a Spark without executors on other machines."""
 
 _LOCAL_MASTER = re.compile(r"local(\[(\d+|\*)(\s*,\s*\d+)?\])?")
 """The masters for which Spark creates a secret; all others need one (Spark's `SecurityManager`)."""

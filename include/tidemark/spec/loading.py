@@ -380,8 +380,8 @@ class SpecFolder:
 
     Attributes:
         specs: The valid specs, by name, sorted.
-        broken: The problems of the other specs, by file name without the extension. The error of
-            the control table for specs that contradict each other while it cannot be read.
+        broken: The error of each other spec, by file name without the extension. If the control
+            table cannot be read, contradicting specs have its error.
     """
 
     specs: Mapping[str, PipelineSpec]
@@ -409,8 +409,8 @@ def load_specs(
 
     If specs contradict each other, the pipelines in the control table are valid, and the others are
     broken. So a new spec cannot stop an existing pipeline. The control table is read only after
-    a contradiction, because Airflow loads the specs at each parse of the DAG files. If it cannot be
-    read, its error is that of every spec with a contradiction.
+    a contradiction, because Airflow loads the specs at each parse of the DAG files. If the control
+    table cannot be read, every contradicting spec has its error.
 
     Args:
         folder: Contains one YAML file for each pipeline.

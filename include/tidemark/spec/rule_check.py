@@ -60,7 +60,7 @@ def _parsed(sql: str) -> Condition:
         rule = "invalid syntax: a quote, a backtick or a comment has no end"
         raise _InvalidSql(rule) from None
     except RecursionError:
-        raise _InvalidSql("an expression of too many levels") from None
+        raise _InvalidSql("an expression with too many levels") from None
     if isinstance(parsed, expressions.Block):
         raise _InvalidSql(f"{len(parsed.expressions)} expressions instead of one")
     return parsed

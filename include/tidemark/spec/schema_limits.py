@@ -24,8 +24,8 @@ MAX_PARTS = 50_000
 MAX_LEVELS = 50
 """Maximum levels of structs, lists and maps in a column."""
 MAX_COLUMNS = 2_000
-"""Maximum fields of a type that are not structs; a type counts at each use. Spark's
-time and memory for a plan grow with the columns; it takes a minute at this limit."""
+"""Maximum fields of a type that are not structs; a type counts at each use. Spark's time and memory
+for a plan grow with the columns. A plan takes a minute at this limit."""
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 
 

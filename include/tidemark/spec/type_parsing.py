@@ -105,7 +105,7 @@ def parse_type(raw: Any) -> FieldType:
 
 
 def _parsed(raw: Any, path: str, problems: list[TypeProblem]) -> FieldType:
-    """Return the type of a field, and add its problems. An invalid part is replaced by a text."""
+    """Return the type of a field, and add its problems. `string` replaces an invalid part."""
     expected = _ANY_TYPE
     match raw:
         case dict():

@@ -99,7 +99,7 @@ class TypedClearing:
         )
         for record in self._plans():
             if record.undoing:
-                # No other command runs before this one ends.
+                # This undo blocks all other commands until it ends.
                 undo.undo(record.plan.sequence, requested_by, reason)
         for record in self._plans():
             if record.is_open:
@@ -113,7 +113,7 @@ class TypedClearing:
             return
         for record in self._plans():
             if record.is_open or record.held_now is not None:
-                # A concurrent decode planned or landed it after the undo.
+                # A concurrent decode planned or landed this plan after the undos.
                 raise TransactionConflict(pipeline=self._pipeline, sequence=record.plan.sequence)
         rows = self.planner.table.row_ranges()
         raise UnexplainedRows(

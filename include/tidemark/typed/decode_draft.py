@@ -33,7 +33,7 @@ _LISTED = 5
 _CONNECT_FIELDS = {"schema", "payload"}
 """Fields of the values of Connect's JsonConverter with schemas."""
 _MARGIN = 1.5
-"""A limit of the quarantine above the share of the sampled records that do not fit."""
+"""Factor from the share of sampled records that do not fit to the limit of the quarantine."""
 
 
 class NoUsableField(ValueError):

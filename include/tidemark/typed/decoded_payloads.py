@@ -56,7 +56,7 @@ class PayloadDecoder:
     Attributes:
         schemas: The schemas by id.
         has_ids: Whether a payload seems to begin with an id.
-        problem: Why the registry returned not all schemas; None if it answered every request.
+        problem: Why the registry did not return all schemas; None if it answered every request.
     """
 
     schemas: Mapping[int, RegisteredSchema]

@@ -219,8 +219,8 @@ class DecodePlanner:
     def check_tables(self) -> None:
         """Check that the typed table and its quarantine allow a plan. Writes nothing.
 
-        Reads the typed table before the quarantine, to which a plan commits first. So it also holds
-        if each table is opened once.
+        Reads the typed table before the quarantine, to which a plan commits first. So the check
+        also holds if each table is opened once.
 
         Raises:
             HistoriesDiverge, DuplicateRows, QuarantineRestored: As for `plan`.

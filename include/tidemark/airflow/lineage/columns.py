@@ -156,7 +156,7 @@ def upsert_lineage(
     columns: Mapping[str, FieldType],
     upsert: UpsertSpec,
 ) -> ColumnLineage:
-    """Return the typed columns from which those of an upsert table come.
+    """Return the column lineage of an upsert table.
 
     Args:
         typed: The typed table.
