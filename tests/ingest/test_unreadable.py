@@ -152,7 +152,7 @@ def test_an_undo_that_has_to_rewrite_a_damaged_file_records_nothing(tmp_path: Pa
 def test_a_replacement_that_has_to_rewrite_a_damaged_file_names_the_file(
     tmp_path: Path, is_compacted: bool
 ) -> None:
-    """Only the rewriting reads the damaged column. The rows that stay are in it, too."""
+    """Only the rewriting reads the damaged column, which also has values of rows that stay."""
     lake = FileLake(tmp_path)
     for _ in range(3):
         lake.run(3)

@@ -21,7 +21,7 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 def test_a_plan_with_a_timestamp_outside_all_dates_is_checked(
     tmp_path: Path, timestamp_ms: int
 ) -> None:
-    """Such as nanoseconds sent as milliseconds: a warning, a page, and a result for each check."""
+    """A producer sent nanoseconds as milliseconds. Each check has a result."""
     row = {
         "value": b"text",
         "topic": "t",

@@ -204,8 +204,8 @@ def test_i3_a_step_that_needs_kafka_ends_with_its_error_and_changes_nothing(
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_each_of_these_steps_needs_only_an_answer_of_kafka(name: str) -> None:
-    """With the answer, the step succeeds or reports what Kafka answered."""
+def test_each_step_succeeds_or_reports_the_answer_of_kafka(name: str) -> None:
+    """The step needs only this answer."""
     prepare, step = STEPS[name]
     site = Site()
     prepare(site)

@@ -330,7 +330,7 @@ def test_a_restored_quarantine_is_the_problem_of_a_status(tmp_path: Path) -> Non
     assert isinstance(status.unfinished.decode_error, QuarantineRestored)
     assert status.unfinished.decode_error in [*status.alarms()]
     record = status.as_record()
-    # Kafka is away.
+    # Kafka is unavailable.
     assert record["problem"]["error"] == status.as_row()["problem"] == "EmbeddedBrokerStopped"
     readable = replace(status, problem=None)
     assert readable.as_record()["problem"]["error"] == "QuarantineRestored"
@@ -514,7 +514,7 @@ def test_plans_of_a_pipeline_that_is_never_checked_are_no_alarm(tmp_path: Path) 
 
 
 def test_a_typed_table_that_waits_for_checks_is_an_alarm(tmp_path: Path) -> None:
-    """The first check of the pipeline may be the one that never ends with a result."""
+    """Even the first check of a pipeline can end without a result."""
     lake = TypedLake(root=tmp_path)
     lake = replace(lake, hidden=lambda: publication_of(lake.bronze).hidden())
     seen = []

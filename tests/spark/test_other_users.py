@@ -274,7 +274,7 @@ def view(layout: Layout) -> Iterator[View]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_local_spark_listens_on_the_loopback_address_only(view: View, engine: str) -> None:
-    """The pages too, which the test enables."""
+    """This includes the pages, which the test enables."""
     assert len(view.listeners[engine]) >= 5
     assert set(view.listeners[engine].values()) == {"127.0.0.1"}
 
@@ -308,7 +308,7 @@ def test_no_port_sends_a_password_or_a_record_to_another_user(view: View) -> Non
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can read files as another user")
 def test_no_file_of_a_local_spark_shows_a_password_or_a_record_to_another_user(view: View) -> None:
-    """Event logs, logs, settings and temporary files; command lines and environments."""
+    """The search covers logs, settings, temporary files, command lines and environments."""
     names = {Path(each).name for each in view.files["read"]}
     assert {"server.log", "server.properties", "submit.log", "cmdline"} <= names
     assert view.files["found"] == {}

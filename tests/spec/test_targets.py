@@ -135,7 +135,7 @@ def test_a_table_without_events_of_its_own_yields_to_a_recorded_table(folders: F
 def test_without_a_single_recorded_pipeline_each_spec_of_a_conflict_is_refused(
     folders: Folders, recorded: tuple[str, ...], reason: str
 ) -> None:
-    """A landing of the wrong one would stop the other one."""
+    """A landing of the wrong pipeline would stop the other one."""
     folders.spec()
     folders.spec("aaa.yaml", name="aaa", target="bronze")
     assert folders._replace(recorded=recorded).problems() == [
@@ -184,7 +184,7 @@ def test_the_problem_of_a_target_counts_further_conflicts(folders: Folders) -> N
 def test_a_control_table_that_cannot_be_read_leaves_only_the_conflict_undecided(
     folders: Folders,
 ) -> None:
-    """It is read only after a conflict, and its error is that of the specs with the conflict."""
+    """The loader reads it only after a conflict. Its error is that of the conflicting specs."""
     error = StorageUnavailable(location="s3://lake", operation="reading", reason="no answer")
 
     def unavailable() -> list[str]:
@@ -312,8 +312,8 @@ def test_the_folders_of_tidemarks_own_tables_are_no_target(folders: Folders, tar
     "folder",
     ["broker/data", "spark", "spark-warehouse", "airflow/dags", "logs", "quality", "include"],
 )
-def test_tidemarks_own_files_are_no_target(folders: Folders, folder: str) -> None:
-    """They are in the home and in the project. Maintenance would remove them."""
+def test_a_target_in_tidemarks_own_folders_is_refused(folders: Folders, folder: str) -> None:
+    """Maintenance of a table there would remove files of Tidemark."""
     target = f"{folders.layout.home}/{folder}"
     assert refusal(folders, target) == ("other.yaml", "target", OUTSIDE_OWN_FOLDERS)
 

@@ -110,7 +110,7 @@ def _exchange(place: Address, *requests: bytes, until: bytes = b"") -> bytes:
 
 
 def pages(place: Address, found: Found) -> bool:
-    """Read the pages of a web server; return False if the port is none."""
+    """Read the pages of a web server; return False for a port of another server."""
     try:
         listing = _page(place, _APPLICATIONS)
     except (OSError, http.client.HTTPException):

@@ -79,7 +79,7 @@ def test_a_wrong_schema_is_corrected_from_the_bronze_table(lake: TypedLake) -> N
 
 
 def test_a_clearing_continues_after_an_interrupt(lake: TypedLake) -> None:
-    """Killed before the columns are replaced, and after one of two undos."""
+    """The process dies after the undos, before it replaces the columns."""
     land_json(lake)
 
     def killed() -> bool:

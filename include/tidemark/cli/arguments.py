@@ -96,7 +96,7 @@ ValueFormat = Annotated[
     Format | None,
     typer.Option(
         "--format",
-        help="Format of the values. By default the one that at least 95 % of them have.",
+        help="Format of the values. Default: the format of at least 95 % of them.",
         show_default=False,
     ),
 ]

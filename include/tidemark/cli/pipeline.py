@@ -76,7 +76,7 @@ def init(
 ) -> None:
     """Draft a spec from the newest records of a topic, and write it to the folder of specs.
 
-    A format or a type is what at least 95 % of the records have; --format chooses that of the
+    A format or a type is what at least 95 % of the records have; --format chooses the format of the
     values. The draft counts the records that do not fit; a run puts them into quarantine. For
     values that begin with a schema id, the command reads the registry of the connection
     schema_registry_default, if it is defined.

@@ -167,9 +167,9 @@ class PartitionCoverage:
     def cell_states(self, window: Span, width: int) -> Sequence[OffsetState | None]:
         """Return the states of the cells of a window; arguments as in `cells`.
 
-        A lost or missing offset determines the state of its cell, so that one in a billion is
-        visible. Otherwise a cell has the state of most of its offsets; of equal numbers, the most
-        severe one. Quarantined offsets count as landed: `quarantine_levels` shows them.
+        An offset of the states `_ALWAYS_VISIBLE` determines the state of its cell, so that one in a
+        billion is visible. Otherwise a cell has the state of most of its offsets; of equal numbers,
+        the most severe one. Quarantined offsets count as landed: `quarantine_levels` shows them.
         """
         width = min(width, window.size)
         states: list[OffsetState | None] = [None] * width

@@ -1,8 +1,7 @@
-"""SQL of DuckDB over the tables of a home, which it cannot change.
+"""SQL of DuckDB over the tables of a home. No statement can change these tables.
 
-DuckDB runs inside of this process, with a database in memory. The tables are views over readers of
-delta-rs. DuckDB's settings forbid files, networks, extensions and variables of Python, and are
-locked.
+DuckDB runs in this process, with a database in memory. The tables are views over readers of
+delta-rs. DuckDB's locked settings forbid files, networks, extensions and variables of Python.
 """
 
 from __future__ import annotations

@@ -151,9 +151,10 @@ class SchemaConflict(TerminalError):
         "the typed table of {pipeline!r}: {all_differences}."
     )
     fix = (
-        "Quarantine the records of this schema with `decode.quarantine.schemas: [{schema_id}]`, or "
-        "begin another table (docs/how-to/typed.md, Add, remove or change a field). Records before "
-        "this offset and other partitions are decoded."
+        "Quarantine the records of this schema with `decode.quarantine.schemas: [{schema_id}]`. "
+        "For an intended change, quarantine the old schemas instead, then run `tidemark decode "
+        "PIPELINE --from-scratch --reason TEXT` (docs/how-to/typed.md, Correct a wrong schema). "
+        "Records before this offset and other partitions are decoded."
     )
 
     @property

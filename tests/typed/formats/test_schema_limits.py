@@ -22,7 +22,7 @@ def _avro_record(*types: Any) -> Any:
 
 
 def _doubling_records(depth: int) -> str:
-    """Return an Avro record of which each level has the next one twice."""
+    """Return an Avro record in which each level contains the next level twice."""
     schema: Any = "long"
     for level in range(depth, 0, -1):
         again = schema if isinstance(schema, str) else schema["name"]
@@ -31,7 +31,7 @@ def _doubling_records(depth: int) -> str:
 
 
 def _definitions(depth: int, form: Callable[[Any], Any]) -> str:
-    """Return a JSON Schema of definitions, of which each refers to the next one."""
+    """Return a JSON Schema whose definitions each refer to the next one."""
     place = "#/definitions/"
     made = {str(n): form({"$ref": f"{place}{n + 1}"}) for n in range(depth)}
     made[str(depth)] = {"properties": {"id": {"type": "integer"}}}
@@ -89,7 +89,7 @@ _BOMBS: list[tuple[_Read, str, str]] = [
 def test_a_schema_beyond_a_limit_is_refused_while_it_is_read(
     read: _Read, text: str, problem: str
 ) -> None:
-    """The work ends at the limit. Without it, some of these schemas take hours."""
+    """The work ends at the limit. Without a limit, some of these schemas take hours."""
     with pytest.raises(SchemaTooLarge, match=problem):
         read(text)
 
