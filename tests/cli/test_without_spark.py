@@ -88,7 +88,7 @@ def test_a_withdrawn_plan_has_the_commands_that_remove_its_rows_from_other_table
     commands = ["tidemark decode events", "tidemark upsert events"]
     assert unconnected(*withdraw, "--dry-run", "--json").json["next"] == commands
     shown = unconnected(*withdraw)
-    assert f"next: {', then '.join(commands)}: the tables made from this one" in shown.out
+    assert f"next, to update the decoded tables: {', then '.join(commands)}\n" in shown.out
     backlog = unconnected("decode", "events", "--dry-run", "--json").json
     assert [each["surplus"] for each in backlog] == [2]
     upsert = unconnected("upsert", "events", "--dry-run")

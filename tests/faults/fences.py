@@ -51,6 +51,12 @@ FENCES = (
         ),
     ),
     Fence(
+        marker="only-typed-copy-is-not-cleared",
+        keeps="I1",
+        operation=Never(),
+        noticed_by=("tests/typed/test_clearing.py", "-k", "lacks_rows"),
+    ),
+    Fence(
         marker="columns-of-rows-are-not-replaced",
         keeps="I1",
         operation=Never(),

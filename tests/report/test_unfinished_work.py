@@ -503,10 +503,27 @@ def test_plans_without_a_check_result_are_an_alarm_after_two_later_plans(tmp_pat
     assert names(checked_status(lake)) == []
 
 
+def test_chunks_of_a_backfill_are_no_later_runs(tmp_path: Path) -> None:
+    """A plan whose check still runs is no alarm while chunks land. A chunk is one after a while."""
+    lake = FileLake(root=tmp_path)
+    lake.run(9)
+    check(lake, 1, passed=True)
+    lake.run(2)
+    for offset in range(3):
+        lake.land_again((0, offset, offset + 1))
+    assert names(checked_status(lake)) == []
+    late = checked_status(lake).unfinished.alarms(
+        "events", AlarmRules(stalled=HOUR), NOW + 2 * HOUR
+    )
+    assert ["plans 2, 3, 4, 5" in each.rendered("problem") for each in late] == [True]
+
+
 def test_plans_of_a_pipeline_that_is_never_checked_are_no_alarm(tmp_path: Path) -> None:
+    """An operator may decide about a plan without any check."""
     lake = FileLake(root=tmp_path)
     for _ in range(4):
         lake.run(2)
+    publication_of(lake).reject(4, "ada", "test data")
     assert (checked_status(lake).state, checked_status(lake).as_row()["unchecked_since"]) == (
         "ok",
         None,

@@ -18,6 +18,7 @@ from tidemark.spec.decode import Format, PayloadSpec
 from tidemark.spec.fields import Struct
 from tidemark.typed.clearing import ClearedTable, TypedClearing
 from tidemark.typed.columns import typed_schema, typed_table_of_any_columns
+from tidemark.typed.errors import BronzeRowsMissing
 from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
 
 pytestmark = pytest.mark.slow
@@ -146,6 +147,16 @@ def test_foreign_rows_are_not_removed(lake: TypedLake) -> None:
     with pytest.raises(UnexplainedRows, match="1 rows"):
         clearing(lake, replaced_after_a_foreign_write).clear("ada", "numbers")
     assert len(lake.decoded()) == 1
+
+
+def test_typed_rows_stay_if_the_bronze_table_lacks_rows(lake: TypedLake) -> None:
+    """Another program deleted raw rows, so that the typed table has their only copy."""
+    land_json(lake)
+    DeltaTable(lake.bronze.uri).delete('"offset" < 2')
+    for dry_run in (True, False):
+        with pytest.raises(BronzeRowsMissing, match="lacks 2 rows that landed"):
+            clearing(lake).clear("ada", "numbers", dry_run=dry_run)
+    assert len(lake.decoded()) == 4
 
 
 def test_a_table_that_does_not_exist_is_clear(lake: TypedLake) -> None:

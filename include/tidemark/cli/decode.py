@@ -442,14 +442,14 @@ def _print_hidden(
 
 
 def next_commands(pipeline: Pipeline, plan: Plan) -> list[str]:
-    """Return the commands that remove the rows of a withdrawn plan from typed and upsert tables.
+    """Return the commands that update typed and upsert tables after the withdrawal of a plan.
 
     Args:
         pipeline: The table of the plan.
         plan: A plan that an operator has undone or rejected.
 
     Returns:
-        No commands if the other tables have no rows of the plan.
+        No commands after the withdrawal of a bronze plan that has no decoded rows.
     """
     name, is_typed = pipeline.ref.name, pipeline.ref.kind is PipelineKind.TYPED
     if not is_typed and not pipeline.decoded_offsets(plan):
@@ -461,8 +461,7 @@ def next_commands(pipeline: Pipeline, plan: Plan) -> list[str]:
 def print_next(commands: Sequence[str]) -> None:
     """Print the result of `next_commands`."""
     if commands:
-        text = "the tables made from this one still have the rows"
-        out.print(f"next: {', then '.join(commands)}: {text}")
+        out.print(f"next, to update the decoded tables: {', then '.join(commands)}")
 
 
 def _row(record: QuarantinedRecord) -> tuple[object, ...]:

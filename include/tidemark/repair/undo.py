@@ -187,8 +187,11 @@ class Undo:
         # After the ledger, so that a plan that lands or returns meanwhile is compared, too.
         losses = self._check_losses(record.plan, record.held_now, permitted=allow_loss or dry_run)
         # Checked first: a recorded undo blocks all other commands until it is complete.
-        self.table.check_removable(record.plan)  # fence: only-possible-undos-begin
-        if not dry_run:
+        if dry_run:
+            # An operator without the right to write may look.
+            self.table.check_removals()
+        else:
+            self.table.check_removable(record.plan)  # fence: only-possible-undos-begin
             is_current = record.plan.topic_id == ledger.topic_id
             started = UndoStarted(
                 sequence=sequence,

@@ -18,7 +18,7 @@ from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet, difference_by_partition, size_of
 from tidemark.core.parallel import result_or_error
-from tidemark.core.plan import PlanRef
+from tidemark.core.plan import PlanKind, PlanRef
 from tidemark.core.texts import counted, format_duration
 from tidemark.ingest.protocols import ControlReader
 from tidemark.lake.errors import ControlConflict
@@ -39,9 +39,9 @@ from tidemark.typed.decoder import HiddenOffsets, offsets_to_withdraw
 
 STUCK_AFTER_RUNS = 3
 """Number of runs of an open plan that raises an alarm: at least two of them failed to land it."""
-_LATER_PLANS = 2
-"""Number of later plans that land before an unchecked plan raises an alarm. The run of each later
-plan should have checked it."""
+_LATER_RUNS = 2
+"""Number of later runs that land plans before an unchecked plan raises an alarm. Each of these runs
+should have checked it."""
 _MOST_UNCHECKED = 20
 """Maximum number of unchecked plans in a status. The oldest are the first that need a decision."""
 
@@ -105,17 +105,18 @@ class UncheckedPlan:
     Attributes:
         sequence: Plan number.
         landed_at: Time of its landing.
-        later_plans: Number of plans that have landed since.
+        later_runs: Number of later runs that have landed a plan, among the newest plans; 0 for the
+            plan of a backfill.
     """
 
     sequence: int
     landed_at: datetime
-    later_plans: int
+    later_runs: int
 
     def is_late(self, limit: timedelta | None, now: datetime) -> bool:
-        """Whether several later plans have landed, or the plan has waited longer than `limit`."""
+        """Whether several later runs have landed, or the plan has waited longer than `limit`."""
         is_old = limit is not None and now - self.landed_at > limit
-        return is_old or self.later_plans >= _LATER_PLANS
+        return is_old or self.later_runs >= _LATER_RUNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,7 +358,7 @@ class UnfinishedWorkReader:
             newest_plan=newest,
         )
         if self.spec.decode is None or not self.spec.is_live:
-            unchecked = self._unchecked(ledger, statuses) if statuses else ()
+            unchecked = self._unchecked(ledger, statuses) if _has_checks(statuses) else ()
             return replace(work, unchecked_plans=unchecked)
         typed = self.control.summary(self.spec.typed_spec().name)
         open_plans = (*open_plans, *self._open_plans(typed))
@@ -366,7 +367,7 @@ class UnfinishedWorkReader:
         undecoded = _undecoded(ledger, typed, hidden)
         waits = undecoded and not open_typed_plans
         always = self.spec.decode.publish is PublishRule.ALWAYS
-        is_checked = bool(statuses if always else hidden.unchecked)
+        is_checked = _has_checks(statuses) if always else bool(hidden.unchecked)
         # An error of a table must not hide the other unfinished work.
         refused = result_or_error(self.spec.name, lambda _: self.check_typed())
         if isinstance(refused, ControlConflict):
@@ -479,12 +480,21 @@ class UnfinishedWorkReader:
             PlanRef(pipeline=ledger.pipeline, sequence=number)
             for number in sorted(landed_at.keys() - statuses.keys() - rowless)
         ][:_MOST_UNCHECKED]
-        records = self.control.plan_records(oldest)
+        newest = [
+            PlanRef(pipeline=ledger.pipeline, sequence=number)
+            for number in sorted(landed_at)[-_MOST_UNCHECKED:]
+        ]
+        records = self.control.plan_records({*oldest, *newest})
+
+        def is_live(plan: PlanRef) -> bool:
+            return plan in records and records[plan].plan.kind is PlanKind.LIVE
+
+        runs = [plan.sequence for plan in newest if is_live(plan)]
         return tuple(
             UncheckedPlan(
                 sequence=plan.sequence,
                 landed_at=landed_at[plan.sequence],
-                later_plans=sum(number > plan.sequence for number in landed_at),
+                later_runs=sum(run > plan.sequence for run in runs) if is_live(plan) else 0,
             )
             for plan in oldest
             if plan in records and records[plan].has_rows
@@ -501,6 +511,12 @@ class UnfinishedWorkReader:
         """Whether a plan holds rows. Reads only this plan, because a full ledger takes seconds."""
         record = ledger.plans.get(sequence) or self.control.plan_record(self.spec.name, sequence)
         return record is not None and record.has_rows
+
+
+def _has_checks(statuses: Mapping[int, PublicationStatus]) -> bool:
+    """Return whether a check decided about a plan. An operator also decides without checks."""
+    of_checks = (PublicationStatus.PUBLISHED, PublicationStatus.BLOCKED)
+    return any(status in of_checks for status in statuses.values())
 
 
 def _references(pipeline: str, plans: Sequence[int]) -> list[str | Reference]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidemark.core.errors import TerminalError, TidemarkError, TransientError
+from tidemark.core.texts import counted
 
 
 @dataclass(kw_only=True, eq=False)
@@ -47,6 +48,33 @@ class TooManyQuarantined(TerminalError):
     def counted_reasons(self) -> str:
         """The most frequent reasons, each with its number of records."""
         return "; ".join(self.reasons)
+
+
+@dataclass(kw_only=True, eq=False)
+class BronzeRowsMissing(TerminalError):
+    """A decode from scratch would remove typed rows whose bronze rows no longer exist.
+
+    Attributes:
+        pipeline: Name of the bronze pipeline.
+        rows: Number of landed rows that the bronze table lacks; None if it is unknown.
+    """
+
+    pipeline: str
+    rows: int | None
+
+    problem = (
+        "The bronze table of pipeline {pipeline!r} lacks {count} that landed. The typed table may "
+        "have their only copy, so its rows stay."
+    )
+    fix = (
+        "Keep this typed table, and set another `decode.target` in the spec: see "
+        "docs/how-to/typed.md#correct-a-wrong-schema."
+    )
+
+    @property
+    def count(self) -> str:
+        """The number of missing rows."""
+        return "an unknown number of rows" if self.rows is None else counted(self.rows, "row")
 
 
 @dataclass(kw_only=True, eq=False)

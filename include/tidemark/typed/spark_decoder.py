@@ -457,9 +457,14 @@ def _quarantine_columns(rows: DataFrame) -> DataFrame:
     )
 
 
+_NOT_COUNTED = (QuarantineReason.REFUSED_SCHEMA.value, QuarantineReason.SCHEMA_TOO_LARGE.value)
+"""Reasons without a limit. An operator refused the schema, or any producer may have registered it
+to stop the pipeline."""
+
+
 def _counts_for_limit() -> Column:
-    """Return whether a failed row counts for the limit: its schema is not a refused one."""
-    return F.col(_REASON) != QuarantineReason.REFUSED_SCHEMA.value
+    """Return whether a failed row counts for the limit of the quarantine."""
+    return ~F.col(_REASON).isin(*_NOT_COUNTED)
 
 
 def _counts(seen: Observation, rows: DataFrame) -> tuple[int, int, int]:
