@@ -84,7 +84,7 @@ def test_a_broken_spec_does_not_prevent_the_use_of_others(tmp_path: Path) -> Non
     assert mine.spec("good").topic == "t"
     assert mine.data_tables() == ["good"]
     for name in ("bad", "misnamed"):
-        with pytest.raises(SpecError, match=r"bad\.yaml: name: expected 'bad'"):
+        with pytest.raises(SpecError, match=r"bad\.yaml: name: found 'misnamed', expected 'bad'"):
             mine.spec(name)
 
 

@@ -315,7 +315,7 @@ def test_an_invalid_spec_is_an_import_error_and_affects_no_other_dag(
     shown = probe.ask("parse", file="spec_errors.py", environ=environ).value
     (text,) = shown["import_errors"].values()
     assert "SpecError" in text
-    assert "broken.yaml: strat: expected one of" in text
+    assert "broken.yaml: strat: found unknown key (did you mean 'start'?), expected one of" in text
     assert "broken.yaml: schedule" in text
 
 

@@ -112,7 +112,7 @@ class Group:
         ranges = (0, start, start + 5)
         plan = make_plan(ranges, pipeline=pipeline, sequence=sequence, origin=RunOrigin(run))
         (planned,) = plan.ranges
-        plan = replace(plan, ranges=(replace(planned, log_end_offset=planned.end + left),))
+        plan = replace(plan, ranges=(replace(planned, left_over=left),))
         append_events(control, pipeline, Planned(plan=plan))
         if landed:
             self._land(plan)

@@ -179,13 +179,12 @@ def test_a_report_page_that_cannot_be_written_names_the_cause(
 def test_a_newer_spec_with_the_target_of_another_pipeline_is_refused(
     lake: FileLake, offline: Command, tmp_path: Path
 ) -> None:
-    """Its file sorts first, so the owner's spec is refused; the table refuses the new pipeline."""
+    """Its file sorts first. The control table has the owner, which takes over its open plan."""
     spec = (tmp_path / "pipelines" / "events.yaml").read_text()
     (tmp_path / "pipelines" / "aaa.yaml").write_text(spec.replace("name: events", "name: aaa"))
     owner, newer = offline("plan", "events", "--json"), offline("plan", "aaa", "--json")
-    assert (owner.json["error"], newer.json["error"]) == ("SpecError", "ForeignTable")
-    assert "events.yaml" in owner.json["problem"]
-    assert "aaa.yaml" in owner.json["problem"]
+    assert (owner.json["outcome"], newer.json["error"]) == ("adopted", "SpecError")
+    assert "aaa.yaml: target: found 'bronze/events', as in events.yaml" in newer.json["problem"]
     assert lake.rows() == [(0, offset) for offset in range(9)]
 
 

@@ -211,7 +211,7 @@ def test_rows_of_a_damaged_typed_file_are_decoded_again_after_an_undo(tmp_path: 
         lake.bronze.run(3)
         lake.run()
     broken = files(lake.typed_uri)[0]
-    with_broken_text(broken)
+    damaged_column("timestamp")(broken)
     with pytest.raises(UnreadableFile, match=f"{broken.name}.*plan 1 only"):
         lake.verify.verify()
     lake.bronze.undo.undo(1, "test", "a mistake")

@@ -255,7 +255,7 @@ def test_every_example_of_the_connections_page_is_valid() -> None:
     page = PAGE.read_text(encoding="utf-8")
     documents = re.findall(r"```json\n(.*?)```|='(\{.*?\})'\n```", page, flags=re.DOTALL)
     extras = [json.loads("".join(document))["extra"] for document in documents]
-    assert len(extras) == 4
+    assert len(extras) == 5
     for extra in extras:
         if "url" in extra:
             ConfluentRegistry("registry", extra)

@@ -631,7 +631,8 @@ def test_a_check_leaves_no_rows_in_sparks_cache(shipped: Check, spark: SparkSess
 def test_expressions_that_spark_refuses_are_suite_errors(check: Check) -> None:
     """All of them are reported, with their keys."""
     check.land(rows(range(2)))
-    suite = check.suite([], columns={"one": "no_such_function(key)", "two": "((", "three": "1"})
+    columns = {"one": "no_such_function(key)", "two": "no_such_column", "three": "1"}
+    suite = check.suite([], columns=columns)
     with pytest.raises(SuiteError) as caught:
         check(planned_range(0, 2), suite=suite)
     assert [problem.key for problem in caught.value.problems] == [
