@@ -392,7 +392,7 @@ def test_an_exception_of_kafkas_client_in_a_task_is_an_error_of_kafka(
     """The error names the partition where the exception does, or where its offset is planned."""
     plan = make_plan((0, 0, 5), (1, 0, 9), topic="t")
 
-    def failing(*_: object) -> None:
+    def failing(*_: object, **__: object) -> None:
         jvm: Any = lake.session._jvm
         thrown = reduce(getattr, kind.split("."), jvm)(*([] if message is None else [message]))
         failed = jvm.java.util.concurrent.CompletableFuture()
