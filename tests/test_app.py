@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,15 @@ import pytest
 
 from tests.conftest import PROJECT
 from tests.support.plans import append_events, make_plan
-from tests.support.services import NOW
 from tidemark.app import App
 from tidemark.core.errors import InvalidReference, SetupError
 from tidemark.core.events import Planned
 from tidemark.core.plan import PlanRef
 from tidemark.kafka.errors import EmbeddedBrokerStopped, InvalidConnection, UnknownConnection
-from tidemark.pipeline import Pipeline
 from tidemark.run import applications
 from tidemark.spark.settings import SHORT_RUN_RECORDS
 from tidemark.spark.submit import application_name
-from tidemark.spec.errors import SpecError, UnknownCopy, UnknownPipeline
+from tidemark.spec.errors import SpecError, UnknownPipeline
 from tidemark.spec.model import PipelineSpec
 from tidemark.steps import offsets_of
 
@@ -89,9 +86,7 @@ def test_a_broken_spec_does_not_prevent_the_use_of_others(tmp_path: Path) -> Non
 
 
 def test_the_error_of_an_unknown_pipeline_lists_the_known_ones() -> None:
-    copy = app().spec("prices@july")
-    assert (copy.name, copy.topic, copy.target) == ("prices@july", "prices", "bronze/prices@july")
-    for name in ("prices@", "prices@a b", "nope@july"):
+    for name in ("prices@", "prices@july", "nope@typed"):
         with pytest.raises((UnknownPipeline, InvalidReference)):
             app().spec(name)
     with pytest.raises(UnknownPipeline, match="orders, prices, prices_strategy, streams_intro"):
@@ -162,52 +157,16 @@ def test_reading_specs_needs_no_connection() -> None:
     assert app().spec("prices").connection == "kafka_default"
 
 
-@pytest.mark.parametrize(
-    ("ref", "table"),
-    [
-        *(("events@july", table) for table in ("decoder", "quarantine", "typed", "upserts")),
-        *(("events@upsert", table) for table in ("decoder", "quarantine", "typed")),
-    ],
-)
-def test_copies_and_upsert_tables_have_no_typed_table(tmp_path: Path, ref: str, table: str) -> None:
+@pytest.mark.parametrize("table", ["decoder", "quarantine", "typed"])
+def test_upsert_tables_have_no_typed_table(tmp_path: Path, table: str) -> None:
     """The typed table of the live pipeline is not used instead."""
     (tmp_path / "events.yaml").write_text(
         "name: events\ntopic: t\nschedule: '@daily'\n"
         "decode: {value: {format: string}, upsert: {}}\n"
     )
-    pipeline = app(TIDEMARK_PIPELINES=str(tmp_path)).pipeline(ref)
-    with pytest.raises(InvalidReference, match=ref):
+    pipeline = app(TIDEMARK_PIPELINES=str(tmp_path)).pipeline("events@upsert")
+    with pytest.raises(InvalidReference, match="events@upsert"):
         getattr(pipeline, table)
-
-
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda copy: copy.status(),
-        lambda copy: copy.coverage(),
-        lambda copy: copy.coverage(0),
-        lambda copy: copy.records(0, 0),
-        lambda copy: copy.offset_at(0, NOW),
-        lambda copy: copy.verify(),
-        lambda copy: copy.report(),
-        lambda copy: copy.publication,
-    ],
-)
-def test_reading_a_copy_without_a_backfill_names_the_copies(
-    tmp_path: Path, read: Callable[[Pipeline], object]
-) -> None:
-    """A mistyped name would look like a copy that has not started."""
-    app_ = app(TIDEMARK_LAKEHOUSE=str(tmp_path))
-    for name in ("prices@july", "orders@june"):
-        plan = make_plan((0, 0, 1), pipeline=name)
-        append_events(app_.control, name, Planned(plan=plan))
-    with pytest.raises(UnknownCopy) as refused:
-        read(app_.pipeline("prices@juli"))
-    assert refused.value.known == ("prices@july",)
-    assert "There is no copy 'prices@juli' (did you mean 'prices@july'?)" in str(refused.value)
-    with pytest.raises(UnknownCopy, match="pipeline 'streams_intro' has no copy"):
-        read(app_.pipeline("streams_intro@july"))
-    app_.pipeline("prices@july").check_exists()
 
 
 # -- spark settings ------------------------------------------------------------------------------

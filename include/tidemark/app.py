@@ -91,12 +91,12 @@ class App:
     # -- pipelines ---------------------------------------------------------------------------------
 
     def pipeline(self, ref: PipelineRef | str) -> Pipeline:
-        """Return a pipeline, or one of its other tables, by a reference such as `prices@july`.
+        """Return a pipeline, or one of its other tables, by a reference such as `prices@typed`.
 
         Raises:
             UnknownPipeline, SpecError: There is no valid spec of this name.
             NotDecoded, NotUpserted: The spec defines no such table.
-            InvalidReference: No copy can have this name.
+            InvalidReference: No table can have this name.
         """
         ref = PipelineRef.parse(ref) if isinstance(ref, str) else ref
         return Pipeline(self.spec(ref), self.spec(ref.live), self.context)
@@ -122,8 +122,6 @@ class App:
                 return live.typed_spec()
             case PipelineKind.UPSERT:
                 return live.upsert_spec()
-            case PipelineKind.COPY:
-                return live.copied(ref.copy or "")
             case PipelineKind.QUARANTINE:
                 rule = "a table with its own plans; NAME@quarantine belongs to NAME@typed"
                 raise InvalidReference(rule=rule, seen=repr(str(ref)))
@@ -212,14 +210,14 @@ class App:
         tables = []
         for spec in map(self.spec, pipelines or self.specs):
             tables.append(spec.name)
-            if spec.decode and spec.is_live:
+            if spec.decode and spec.reads_kafka:
                 kinds = [PipelineKind.TYPED, PipelineKind.QUARANTINE]
                 kinds += [PipelineKind.UPSERT] if spec.has_upsert else []
                 tables += [str(spec.ref.of_kind(kind)) for kind in kinds]
         return tables
 
     def maintenance(self, table: str) -> Maintenance:
-        """Return the maintenance of one of `data_tables`, or of a copy. Needs no JVM."""
+        """Return the maintenance of one of `data_tables`. Needs no JVM."""
         ref = PipelineRef.parse(table)
         if ref.kind is PipelineKind.QUARANTINE:
             return self.pipeline(ref.live).quarantine_maintenance()
@@ -248,12 +246,10 @@ class App:
         ]
 
     def sql_tables(self) -> Catalog:
-        """Return the tables that SQL can name: of all valid specs, of copies, and shared ones."""
+        """Return the tables that SQL can name: of all valid specs, and shared ones."""
         from tidemark.sql.tables import catalog
 
-        refs = map(PipelineRef.parse, self.recorded_pipelines())
-        copies = [str(ref) for ref in refs if ref.kind is PipelineKind.COPY]
-        return catalog(self.layout, [*self.specs.values(), *self.valid_specs(copies)])
+        return catalog(self.layout, self.specs.values())
 
     def cluster(self, connection: str, timeout_seconds: float = 30.0) -> ClusterReport:
         """Return reports about a connection's Kafka cluster and the pipelines that read it."""

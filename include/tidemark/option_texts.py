@@ -36,7 +36,6 @@ REPLACE = (
     "chunk is refused if Kafka no longer has a record of an old row."
 )
 REASON_OF_REPLACEMENT = "Required for a replacement."
-INTO = "Write to the table PIPELINE@NAME, which contains only backfills."
 CHUNK = "Maximum offsets of a chunk; by default limits.records_per_chunk of the spec."
 READABLE_ONLY = (
     "Skip offsets that Kafka has deleted. Otherwise the backfill is refused. A replacement keeps "

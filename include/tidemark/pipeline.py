@@ -28,7 +28,7 @@ from tidemark.core.plan_rules import check_identity, check_incarnation, check_pa
 from tidemark.core.table_state import SizeEstimate
 from tidemark.spark.sessions import Sessions
 from tidemark.spec.decode import Part, PublishRule, QuarantineReason
-from tidemark.spec.errors import IsTyped, UnknownCopy
+from tidemark.spec.errors import IsTyped
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import PipelineKind, PipelineRef
@@ -175,7 +175,7 @@ class Pipeline:
         """The typed table of the pipeline.
 
         Raises:
-            InvalidReference: This is a copy or an upsert table.
+            InvalidReference: This is an upsert table.
             NotDecoded: The spec defines no typed table.
         """
         self._check_kind(PipelineKind.LIVE, PipelineKind.TYPED)
@@ -194,20 +194,6 @@ class Pipeline:
             raise InvalidReference(
                 rule=f"a reference to {' or '.join(kinds)} tables", seen=repr(self.name)
             )
-
-    def check_exists(self) -> None:
-        """Raise for a copy without a recorded event. Its first backfill creates it.
-
-        Raises:
-            UnknownCopy
-        """
-        if self.ref.kind is not PipelineKind.COPY or self.control.summary(self.name).event_number:
-            return
-        from tidemark.sql.tables import recorded_pipelines
-
-        refs = map(PipelineRef.parse, recorded_pipelines(self.context.layout.control_table))
-        known = [str(ref) for ref in refs if ref.copy and ref.name == self.ref.name]
-        raise UnknownCopy(pipeline=self.name, known=tuple(known))
 
     # -- planning and execution --------------------------------------------------------------------
 
@@ -275,10 +261,9 @@ class Pipeline:
         """Return the fields that the schema does not name, of a typed plan or of the newest plans.
 
         Returns:
-            None for a copy, and unless the spec keeps these fields. Without names if the suite
-            masks values.
+            None unless the spec keeps these fields. Without names if the suite masks values.
         """
-        decode = None if self.ref.kind is PipelineKind.COPY else self.live_spec.decode
+        decode = self.live_spec.decode
         if decode is None or not decode.value.keeps_rest:
             return None
         from tidemark.quality.suite import masked_payloads
@@ -345,7 +330,7 @@ class Pipeline:
         """Plans the records to decode into the typed table. Needs neither a JVM nor Kafka.
 
         Raises:
-            InvalidReference: This is a copy or an upsert table.
+            InvalidReference: This is an upsert table.
             NotDecoded: The spec defines no typed table.
         """
         return self._decoder(self._schema_store())
@@ -414,13 +399,11 @@ class Pipeline:
         """Plans merges into the upsert table. Needs no JVM.
 
         Raises:
-            InvalidReference: This is a copy.
             NotDecoded, NotUpserted: The spec defines no upsert table.
         """
         from tidemark.upsert.service import Upserts
         from tidemark.upsert.table import DeltaUpsertTable
 
-        self._check_kind(PipelineKind.LIVE, PipelineKind.TYPED, PipelineKind.UPSERT)
         upsert = self.live_spec.upsert()
         table = DeltaUpsertTable(self._uri(upsert.target), upsert)
         return Upserts(
@@ -473,14 +456,9 @@ class Pipeline:
 
     @property
     def publication(self) -> Publication:
-        """Decides which plans the published view shows. Needs neither a JVM nor Kafka.
-
-        Raises:
-            UnknownCopy: No backfill was requested into this copy.
-        """
+        """Decides which plans the published view shows. Needs neither a JVM nor Kafka."""
         from tidemark.quality.publication_service import Publication
 
-        self.check_exists()
         return Publication(
             pipeline=self.kafka_spec.name,
             control=self.control,
@@ -543,7 +521,7 @@ class Pipeline:
 
         0 without a typed table.
         """
-        if self.spec.decode is None or not self.spec.is_live:
+        if self.spec.decode is None or not self.spec.reads_kafka:
             return 0
         typed = self.control.summary(self.typed.name)
         return size_of(intersection_by_partition(plan.spans(), typed.landed_of(plan.topic_id)))
@@ -681,14 +659,9 @@ class Pipeline:
     # -- reports and maintenance -------------------------------------------------------------------
 
     def status(self) -> PipelineStatus:
-        """Return how far the pipeline is behind its topic, with its alarms. Needs no JVM.
-
-        Raises:
-            UnknownCopy: No backfill was requested into this copy.
-        """
+        """Return how far the pipeline is behind its topic, with its alarms. Needs no JVM."""
         from tidemark.report.status import pipeline_status
 
-        self.check_exists()
         return pipeline_status(
             self.kafka_spec,
             self.control,
@@ -738,7 +711,6 @@ class Pipeline:
                 for many plans. A status contains this comparison.
 
         Raises:
-            UnknownCopy: No backfill was requested into this copy.
             UnknownPartition: The topic has no such partition.
             ControlConflict: Other processes changed the pipeline during each of several attempts.
         """
@@ -748,7 +720,6 @@ class Pipeline:
         from tidemark.report.coverage import TopicCoverage
         from tidemark.report.coverage_rows import CoverageReader
 
-        self.check_exists()
         spec, data_log = self.kafka_spec, self._bronze(reads_only=True)
 
         def read() -> TopicCoverage:
@@ -797,7 +768,7 @@ class Pipeline:
         """
         from tidemark.report.coverage_rows import MOST_SPANS
 
-        if self.spec.decode is None or not self.spec.is_live:
+        if self.spec.decode is None or not self.spec.reads_kafka:
             return {}
         typed = self.control.summary(self.typed.name)
         unlanded = [record.plan.sequence for record in typed.open_plans()]
@@ -818,7 +789,6 @@ class Pipeline:
 
         Raises:
             InvalidReference: This is a typed or an upsert table, or the topic id is invalid.
-            UnknownCopy: No backfill was requested into this copy.
             InvalidRange: The offset or the count is out of bounds.
             UnknownPartition: The topic has no such partition.
             KafkaFailure: Kafka failed, and the pipeline has no plan yet.
@@ -826,7 +796,6 @@ class Pipeline:
         """
         from tidemark.quality.suite import masked_payloads
 
-        self.check_exists()
         masked = masked_payloads(self.masked_columns())
         return replace(self._record_reader.page(partition, start, count, topic_id), masked=masked)
 
@@ -839,12 +808,10 @@ class Pipeline:
             topic_id: Incarnation of the topic; None for the one that the pipeline reads.
 
         Raises:
-            UnknownCopy: No backfill was requested into this copy.
             TopicChanged, TopicRecreated, ClusterChanged, OtherIncarnation: Kafka's topic differs
                 from the requested one, so its offsets mean other records.
             UnknownPartition: The topic has no such partition.
         """
-        self.check_exists()
         topic = self.kafka_spec.topic
         watermarks = self.watermarks.topic_watermarks(topic, self.spec.isolation_level)
         ledger = self.control.summary(self.kafka_spec.name)
@@ -860,7 +827,7 @@ class Pipeline:
         from tidemark.report.decoded_rows import DecodedTables
         from tidemark.report.records import RecordReader
 
-        self._check_kind(PipelineKind.LIVE, PipelineKind.COPY)
+        self._check_kind(PipelineKind.LIVE)
         quick = self.with_kafka_timeout(self.context.kafka_timeout_s or _PAGE_TIMEOUT_S)
         decoded = None
         if self.spec.decode is not None and self.ref.kind is PipelineKind.LIVE:
@@ -909,7 +876,6 @@ class Pipeline:
         show_done: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> Verification:
         """Compare the data table with Kafka record by record. See `Verifier.verify`."""
-        self.check_exists()
         return self._verifier.verify(partition, start, end, print_line, show_done)
 
     @property
@@ -938,7 +904,6 @@ class Pipeline:
         """
         from tidemark.report.service import Reports
 
-        self.check_exists()
         spec = self.kafka_spec
         reports = Reports(
             spec=spec,
@@ -1070,7 +1035,7 @@ class Pipeline:
         """The quarantine of the typed table, without Spark.
 
         Raises:
-            InvalidReference: This is a copy or an upsert table.
+            InvalidReference: This is an upsert table.
             NotDecoded: The spec defines no typed table.
         """
         typed = self.typed

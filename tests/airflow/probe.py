@@ -547,16 +547,6 @@ def requester(dag_id: str, run_id: str, run_type: str) -> str:
     return str(dag.get_template_env().from_string(REQUESTED_BY).render(context))
 
 
-def backfilled_table(params: dict[str, str | None]) -> str:
-    """Return the table that a run of the backfill DAG writes."""
-    from airflow.sdk import DAG
-
-    from tidemark.airflow.backfill import TABLE
-
-    env = DAG(dag_id="d", schedule=None).get_template_env()
-    return str(env.from_string(TABLE).render({"params": params}))
-
-
 def rendered_earlier_plans(earlier: dict[str, list[int]] | None) -> str:
     """Return the argument of the task `check` with the earlier plans."""
     from airflow.sdk import DAG
@@ -644,7 +634,6 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
             published,
             asset,
             requester,
-            backfilled_table,
             rendered_earlier_plans,
             alarm,
             alarm_of,

@@ -135,7 +135,7 @@ def test_a_refusing_server_fails_the_task_and_an_unreachable_server_is_retried(
 
 
 _FORM = {
-    **dict.fromkeys(("offsets", "from", "until", "plan", "partitions", "into", "chunk", "reason")),
+    **dict.fromkeys(("offsets", "from", "until", "plan", "partitions", "chunk", "reason")),
     **dict.fromkeys(("replace", "readable_only", "dry_run", "approved"), False),
     "pipeline": "unplanned",
     "select_by": "retained log",

@@ -17,7 +17,6 @@ from tidemark.cli.local import SHARED_DAGS
 from tidemark.console.backfills import BackfillForm
 from tidemark.console.runs import origins_of, run_of
 from tidemark.core.origins import RunOrigin
-from tidemark.spec.ref import PipelineRef
 
 SPECS = App(environ={"TIDEMARK_PROJECT": str(PROJECT)}).specs
 SPEC_DAG_FILES = ("pipelines.py", "backfill.py", "maintenance.py")
@@ -164,14 +163,6 @@ def test_the_console_finds_plans_by_the_requester_of_their_run(probe: Probe, run
     assert (run.dag_id, run.run_id) == (dag_id, run_id)
 
 
-@pytest.mark.parametrize(("into", "table"), [(None, "prices"), ("july", "prices@july")])
-def test_a_backfill_writes_the_table_of_its_form(
-    probe: Probe, into: str | None, table: str
-) -> None:
-    params = {"pipeline": "prices", "into": into}
-    assert probe.ask("backfilled_table", params=params).value == table
-
-
 @pytest.mark.parametrize("name", sorted(SPECS))
 def test_a_dag_has_the_settings_of_its_spec(dags: dict[str, Any], name: str) -> None:
     """Schedule, tags, retries and the asset come from the spec."""
@@ -247,7 +238,7 @@ def test_the_fields_of_the_backfill_form_have_descriptions_and_limits(dags: dict
             *("pipeline", "dry_run", "select_by"),
             *("offsets", "from", "until", "plan", "partitions"),
         ],
-        "How to land them": ["replace", "reason", "into", "chunk", "readable_only", "approved"],
+        "How to land them": ["replace", "reason", "chunk", "readable_only", "approved"],
     }
 
 
@@ -267,8 +258,7 @@ def test_the_backfill_form_of_the_console_starts_a_run_with_valid_parameters(
         replace=True,
         reason="wrong values",
     )
-    conf = form.conf(PipelineRef("prices").into("july"))
-    assert conf is not None
+    conf = form.conf("prices")
     assert set(params) - set(conf) == {"dry_run", "approved"}
     for name, value in conf.items():
         assert value is not None

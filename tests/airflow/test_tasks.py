@@ -56,7 +56,7 @@ def test_an_invalid_selection_is_refused_before_a_request_to_kafka(
     task_probe: Probe, environ: dict[str, str], filled: dict[str, Any], seen: str
 ) -> None:
     """Fields of the form are missing or contradict each other."""
-    names = ("offsets", "from", "until", "plan", "partitions", "chunk", "into")
+    names = ("offsets", "from", "until", "plan", "partitions", "chunk")
     params = {"pipeline": "prices", "select_by": "offset ranges", **dict.fromkeys(names), **filled}
     answer = task_probe.ask("call_task", task="request_backfill", environ=environ, params=params,
                        pipeline="prices", requested_by="test")  # fmt: skip

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.support.memory import MemoryKafka, MemoryTable
+from tests.support.memory import MemoryKafka
 from tests.support.plans import (
     UNCOMPARED,
     MemoryPipeline,
@@ -36,7 +36,6 @@ from tidemark.ingest.errors import (
     BackfillOpen,
     LogTruncated,
     NoStartOffset,
-    NotLive,
     RecordsMissed,
     UnknownPlan,
 )
@@ -195,35 +194,6 @@ def test_ranges_of_an_abandoned_plan_can_be_selected_by_its_number() -> None:
         preview(pipeline, select(plan=9))
 
 
-def test_a_copy_has_its_own_plans_and_table() -> None:
-    pipeline = MemoryPipeline()
-    pipeline.produce(0, 10)
-    pipeline.run("live")
-    copy = replace(
-        pipeline, spec=pipeline.spec.copied("checked"), table=MemoryTable(kafka=pipeline.kafka)
-    )
-    assert (copy.spec.name, copy.spec.target) == ("events@checked", "bronze/events@checked")
-    assert request(copy, select(plan=1, plan_of="events"), 5) == 2
-    for number in (1, 2):
-        land(copy, number)
-    # The copy has another plan 1.
-    assert missing_offsets(preview(copy, select(plan=1), replaces=True)) == {0: [(0, 5)]}
-    assert missing_offsets(preview(copy, select(plan=1, plan_of="events"), replaces=True)) == {
-        0: [(0, 10)]
-    }
-    assert copy.landed_identities() == pipeline.landed_identities() != []
-    assert (sorted(pipeline.ledger.plans), sorted(copy.ledger.plans)) == ([1], [1, 2])
-    assert len(pipeline.table.commits) == 1
-    pipeline.produce(0, 5)
-    with pytest.raises(NotLive):
-        copy.planner.plan("run")
-    with pytest.raises(NotLive):
-        copy.planner.preview()
-    status = copy.status()
-    assert (status.problem, status.lag, status.records) == (None, None, 10)
-    assert pipeline.spec.copied("x").target == make_spec(target="bronze/events/").copied("x").target
-
-
 def test_offsets_outside_the_log_are_refused_and_deleted_ones_skipped_on_request() -> None:
     pipeline = started_pipeline()
     pipeline.kafka.delete_records("events", 0, 4)
@@ -364,7 +334,7 @@ def test_a_chunk_of_a_recreated_topic_is_refused() -> None:
 
 
 def test_ranges_of_a_plan_of_a_deleted_topic_are_refused() -> None:
-    """S5. The pipeline and its copy refuse them."""
+    """S5."""
     pipeline = MemoryPipeline()
     pipeline.produce(0, 5)
     pipeline.run("live")
@@ -373,17 +343,12 @@ def test_ranges_of_a_plan_of_a_deleted_topic_are_refused() -> None:
     with pytest.raises(TopicRecreated):
         preview(pipeline, select(plan=1))
     pipeline.decisions.accept_recreation("ops", "moved")
-    copy = replace(
-        pipeline, spec=pipeline.spec.copied("checked"), table=MemoryTable(kafka=pipeline.kafka)
-    )
     before = list(pipeline.control.rows)
-    for each in (pipeline, copy):
-        selection = select(plan=1, plan_of="events")
-        with pytest.raises(OtherIncarnation) as refused:
-            preview(each, selection, readable_only=True)
-        assert (refused.value.topic_id, refused.value.current) == ("id-1", "id-2")
-        with pytest.raises(OtherIncarnation):
-            each.backfills.plan_whole(selection, "run")
+    with pytest.raises(OtherIncarnation) as refused:
+        preview(pipeline, select(plan=1), readable_only=True)
+    assert (refused.value.topic_id, refused.value.current) == ("id-1", "id-2")
+    with pytest.raises(OtherIncarnation):
+        pipeline.backfills.plan_whole(select(plan=1), "run")
     assert pipeline.control.rows == before
     assert missing_offsets(preview(pipeline, select(retained=True))) == {0: [(0, 20)]}
 

@@ -1,4 +1,4 @@
-"""`tidemark backfill` on a real broker: selections of offsets, approval, a copy."""
+"""`tidemark backfill` on a real broker: selections of offsets, approval, a second table."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from tidemark.backfill.selection import select
 from tidemark.cli import progress
 from tidemark.core.errors import ExitCode
 from tidemark.dev.broker import BrokerStatus
+from tidemark.spec.ref import PipelineRef
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,7 +72,7 @@ def test_each_kind_of_selection_is_shown_by_a_dry_run(
     tmp_path: Path,
     tidemark: Command,
 ) -> None:
-    """Covers offsets, a time window, the retained log, the ranges of a plan, and a copy."""
+    """Covers offsets, a time window, the retained log and the ranges of a plan."""
     name = topic(partitions=2, config=NO_RETENTION)
     produce_at(broker.bootstrap, name, 0, *range(8))
     produce_at(broker.bootstrap, name, 1, *range(4))
@@ -101,8 +102,6 @@ def test_each_kind_of_selection_is_shown_by_a_dry_run(
     assert tidemark("plan", "events").code == ExitCode.OK
     answer = ask("--plan", "1").json
     assert (answer["ranges"], answer["planned"]) == ([], [[0, 8, 10]])
-    answer = ask("--plan", "1", "--into", "checked", "--chunk", "1").json
-    assert (answer["pipeline"], answer["chunks"]) == ("events@checked", 2)
     assert error_name(ask("--plan", "2")) == "UnknownPlan"
 
 
@@ -172,14 +171,14 @@ def test_the_finished_chunks_are_in_the_progress(
 
 
 @pytest.mark.spark
-def test_into_lands_a_copy_and_does_not_change_the_table(
+def test_a_second_spec_lands_the_topic_in_a_table_of_its_own(
     spark: SparkSession,
     broker: BrokerStatus,
     topic: TopicFactory,
     tmp_path: Path,
     tidemark: Command,
 ) -> None:
-    """I1: the copy contains all records; the first table does not change."""
+    """I1: the second table contains all records; the first one does not change."""
     name = topic(partitions=2)
     lake = lake_over(name, spark, broker, tmp_path)
     produce_values(broker.bootstrap, name, 5)
@@ -191,28 +190,31 @@ def test_into_lands_a_copy_and_does_not_change_the_table(
     before = lake.ledger, lake.version(), DeltaTable(lake.uri).file_uris()
     groups = group_names(broker.bootstrap)
 
-    ran = tidemark(
-        *("backfill", "events", "--into", "checked", "--retained", "--master", "local[2]"),
-        "--json",
+    (tmp_path / "pipelines" / "checked.yaml").write_text(
+        f'name: checked\ntopic: {name}\nschedule: "@once"\nstart: latest\n', encoding="utf-8"
     )
+    fill = ("backfill", "checked", "--retained", "--master", "local[2]", "--json")
+    ran = tidemark(*fill)
     assert ran.code == ExitCode.OK, ran.err
     (chunk,) = ran.json["chunks"]
-    assert (ran.json["pipeline"], chunk["plan"], chunk["done"]) == ("events@checked", 1, True)
+    assert (ran.json["pipeline"], chunk["plan"], chunk["done"]) == ("checked", 1, True)
 
-    copy = replace(lake, spec=lake.spec.copied("checked"))
+    second = replace(
+        lake, spec=replace(lake.spec, ref=PipelineRef("checked"), target="bronze/checked")
+    )
     topic_id = landed.plan.topic_id
-    found = judge(copy.rows(), broker.bootstrap, name, topic_id)
+    found = judge(second.rows(), broker.bootstrap, name, topic_id)
     assert (found.exact, found.records) == (True, 7), found
     found = judge(lake.rows(), broker.bootstrap, name, topic_id, ranges=watermarks)
     assert (found.exact, found.records) == (True, 5), found
     assert (lake.ledger, lake.version(), DeltaTable(lake.uri).file_uris()) == before
     assert lake.committed() == {0: 5, 1: 3}
     assert group_names(broker.bootstrap) == groups
-    assert tidemark("verify", "events@checked").code == ExitCode.OK
+    assert tidemark("verify", "checked").code == ExitCode.OK
 
     lake.run("next")
     assert judge(lake.rows(), broker.bootstrap, name, topic_id).exact
-    again = tidemark("backfill", "events", "--into", "checked", "--retained", "--json")
+    again = tidemark(*fill)
     assert (again.code, again.json["offsets"]) == (ExitCode.OK, 0)
 
 

@@ -260,13 +260,13 @@ def test_a_named_error_exits_with_its_code_and_prints_the_fix(tmp_path: Path) ->
     assert [line.split()[0] for line in ran.stderr.splitlines()[1:]] == ["fix", "see"]
 
 
-def test_the_status_of_a_copy_without_a_backfill_is_refused_and_not_recorded(
+def test_the_status_of_an_unknown_table_is_refused_and_not_recorded(
     tmp_path: Path, offline: Command
 ) -> None:
     home_lake(tmp_path)
     ran = offline("status", "events@juli", "--record")
     assert (ran.code, ran.out) == (ExitCode.REFUSED, "")
-    assert ran.err.startswith("UnknownCopy: There is no copy 'events@juli'")
+    assert ran.err.startswith("InvalidReference")
     assert not (tmp_path / "lakehouse" / "control" / "status").exists()
 
 

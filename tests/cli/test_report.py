@@ -249,7 +249,6 @@ def test_fields_without_a_name_in_the_schema_are_counted_by_name(
         "names": {"venue": 2, "<b>&": 1},
         "more": False,
     }
-    assert app_of(tmp_path)().pipeline("events@copy").unnamed_fields() is None
     monkeypatch.setattr(Pipeline, "masked_columns", lambda _: ["value"])
     assert offline("report", "events", "--json").json["unnamed_fields"]["names"] == {}
     text = Page(Path(offline("report", "events").out.splitlines()[-1])).text

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shlex
-from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -20,10 +17,9 @@ from tests.support.memory_consoles import memory_app, memory_web
 from tidemark.backfill.selection import select
 from tidemark.console.backfills import BackfillForm
 from tidemark.console.guard import AirflowRun
-from tidemark.spec.ref import PipelineRef
 
 FROM, UNTIL = "2026-03-01T00:00:00Z", "2026-03-02"
-NOTHING = dict.fromkeys(("into", "offsets", "from", "until", "plan", "partitions", "chunk"))
+NOTHING = dict.fromkeys(("offsets", "from", "until", "plan", "partitions", "chunk"))
 """Parameters of a run with the fields of the form that are empty."""
 
 
@@ -46,7 +42,7 @@ def test_a_run_of_the_dag_has_the_parameters_of_the_form(
     fields: dict[str, str], selected: dict[str, object]
 ) -> None:
     form = BackfillForm.model_validate(fields)
-    assert form.conf(PipelineRef("prices")) == {
+    assert form.conf("prices") == {
         **NOTHING,
         "pipeline": "prices",
         "readable_only": False,
@@ -57,7 +53,7 @@ def test_a_run_of_the_dag_has_the_parameters_of_the_form(
     options = {"partitions": "0, 2", "chunk": "50", "reason": "it's wrong"}
     flags = dict.fromkeys(("readable_only", "replace"), "true")
     form = BackfillForm.model_validate({**fields, **options, **flags})
-    assert form.conf(PipelineRef("prices")) == {
+    assert form.conf("prices") == {
         **NOTHING,
         "pipeline": "prices",
         "partitions": "0,2",
@@ -115,29 +111,9 @@ def test_a_chunk_without_offsets_is_refused_by_the_preview(tmp_path: Path) -> No
 
 
 def test_partitions_are_sent_to_the_dag_without_empty_parts() -> None:
-    conf = BackfillForm(retained=True, partitions="0,, 1 \n").conf(PipelineRef("prices"))
+    conf = BackfillForm(retained=True, partitions="0,, 1 \n").conf("prices")
     assert conf
     assert conf["partitions"] == "0,1"
-
-
-def test_a_backfill_of_a_copy_starts_with_the_parameters_of_the_form(tmp_path: Path) -> None:
-    """No parameter selects a plan of the copy, so the page shows only the command."""
-    lake = home_lake(tmp_path)
-    page = page_of(lake, tmp_path, "events@july/backfill?offsets=0:0-4")
-    (conf,) = re.findall(r'data-conf="([^"]*)"', page)
-    given = json.loads(unescape(conf))
-    assert (given["pipeline"], given["into"]) == ("events", "july")
-    assert command_of(page) == "tidemark backfill events@july --offsets 0:0-4"
-    copy = replace(lake, spec=lake.spec.copied("july"))
-    copy.produce(9, 0)
-    copy.table.prepare("events@july")
-    copy.land_again((0, 0, 4))
-    of_plan = page_of(lake, tmp_path, "events@july/backfill?plan=1&replace=true&reason=it%27s")
-    assert "data-trigger" not in of_plan
-    assert "cannot start a backfill that selects a plan of a copy" in of_plan
-    assert shlex.split(command_of(of_plan))[2:] == [
-        *("events@july", "--plan", "1", "--reason", "it's", "--replace")
-    ]
 
 
 def test_a_replacement_without_a_reason_is_not_offered(tmp_path: Path) -> None:

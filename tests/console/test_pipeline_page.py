@@ -28,7 +28,6 @@ from tests.support.page_text import text_of
 from tests.support.quality_reports import REPORT
 from tests.support.typed_lake import home_typed_lake
 from tests.support.waiting import wait_until
-from tidemark.backfill.selection import select
 from tidemark.console.guard import LastDagRun
 from tidemark.console.home import Home
 from tidemark.console.observer import StatusObserver
@@ -67,30 +66,6 @@ def test_the_partitions_with_the_most_severe_states_have_bars(
     assert "state-lost" in page.partition('<ul class="legend">')[2].partition("</ul>")[0]
     others = "36 more partitions, by most severe state: 30 landed, 6 without offsets"
     assert others in text_of(page)
-
-
-def test_only_the_preview_of_a_backfill_opens_a_copy_that_does_not_exist(
-    lake: FileLake, tmp_path: Path
-) -> None:
-    """Its first backfill creates it. A mistyped name has no other page."""
-    client = memory_console(tmp_path, lake)
-    for path in ("", "?partition=0", "/plans", "/plans/1", "/records", "/quality", "/backfills"):
-        page = client.get(f"/pipelines/events@juli{path}")
-        assert page.status_code == 404
-        assert "There is no copy 'events@juli'" in text_of(page.text)
-    assert client.get("/pipelines/events@juli/backfill?offsets=0:0-4").status_code == 200
-    copy = replace(lake, spec=lake.spec.copied("july"))
-    copy.produce(9, 0)
-    copy.backfills.request(
-        copy.backfills.preview(select(offsets=["0:0-4"]), None, readable_only=False),
-        "ann",
-        approved=False,
-    )
-    requested = text_of(client.get("/pipelines/events@july").text)
-    assert "events@july not started" in requested
-    assert "No plan yet." in requested
-    # A copy has no runs of its own.
-    assert "tidemark run" not in requested
 
 
 def test_rows_that_an_undo_removes_meanwhile_are_not_missing(
@@ -491,7 +466,6 @@ def test_an_old_status_shows_that_it_is_being_read(
 
 
 def test_a_pipeline_whose_dag_is_paused_has_no_forecast(lake: FileLake, tmp_path: Path) -> None:
-    """No DAG runs a copy."""
     lake.produce(4, 0)
     load, viewer = memory_app(tmp_path, lake), SomeRights(paused=["tidemark_events"])
     client = TestClient(memory_web(load, viewer, airflow="/base"))
@@ -503,7 +477,6 @@ def test_a_pipeline_whose_dag_is_paused_has_no_forecast(lake: FileLake, tmp_path
     assert '<span class="pill poor">paused' in page
     assert 'href="/base/dags/tidemark_events"' in page
     assert "<dt>forecast</dt><dd>paused<" in page
-    assert "paused" not in client.get("/pipelines/events@july").text
     others = TestClient(memory_web(load, SomeRights(paused=["tidemark_idle"])))
     page = others.get("/pipelines/events").text
     assert "<dt>forecast</dt><dd>with the next run<" in page
@@ -549,7 +522,6 @@ def test_a_pipeline_has_the_last_run_of_its_dag(
     assert f'<span class="pill {colour}">{state}' in page
     (link,) = re.findall('href="(/dags/[^"]+)"', page)
     assert client.get(link).text.count("Run manual__a/b") == 2
-    assert "Last run" not in client.get("/pipelines/events@july").text
     assert "Last run" not in memory_console(tmp_path, lake).get("/pipelines/events").text
 
 

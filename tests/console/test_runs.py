@@ -267,9 +267,7 @@ def request(lake: FileLake, requested_by: str, *, replaces: bool) -> None:
     lake.backfills.plan_chunk(requested_by, 1)
 
 
-@pytest.mark.parametrize(
-    ("conf", "pipeline"), [(None, "events"), ({"pipeline": "events", "into": None}, None)]
-)
+@pytest.mark.parametrize(("conf", "pipeline"), [(None, "events"), ({"pipeline": "events"}, None)])
 def test_a_run_of_the_backfill_dag_shows_its_chunks(
     lake: FileLake, tmp_path: Path, conf: dict[str, str | None] | None, pipeline: str | None
 ) -> None:
@@ -355,18 +353,3 @@ def test_tasks_link_to_airflow_only_inside_airflow(lake: FileLake, tmp_path: Pat
     address = f"/base/dags/{DAG}/runs/{quote(RUN, safe='')}/tasks/plan"
     assert f'<a href="{address}" data-airflow>the task <code>plan</code></a>' in page
     assert "data-airflow" not in page_of(tmp_path)
-
-
-def test_a_backfill_into_a_copy_is_found_by_the_form(lake: FileLake, tmp_path: Path) -> None:
-    """A user with the right to one pipeline only sees the plans of its copies."""
-    copy = FileLake(lake.root, spec=lake.spec.copied("july"))
-    copy.kafka = lake.kafka
-    request(copy, "airflow:tidemark_backfill:manual__1", replaces=False)
-    run = AirflowRun(conf={"pipeline": "events", "into": "july"}, tasks={})
-    viewer = SomeRights(pipelines=["events"], run=run)
-    page = page_of(tmp_path, "manual__1", "tidemark_backfill", viewer)
-    assert "Backfill of events@july" in text_of(page)
-    (plan,) = re.findall(r'href="(/pipelines/[^"]+/plans/1)"', page)
-    assert console_of(tmp_path, viewer=viewer).get(plan).status_code == 200
-    others = SomeRights(pipelines=["idle"])
-    assert console_of(tmp_path, viewer=others).get(plan).status_code == 404

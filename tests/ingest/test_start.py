@@ -14,7 +14,6 @@ from tidemark.ingest.errors import (
     AlreadyStarted,
     InvalidStart,
     NothingLanded,
-    NotLive,
 )
 from tidemark.ingest.start import StartOutcome, group_position
 from tidemark.ingest.start_rules import OtherPartitions, SourceOffsets, given_offsets
@@ -234,14 +233,10 @@ def test_a_group_without_offsets_of_the_topic_is_refused() -> None:
             group_position(groups, group, "events", (0, 1))
 
 
-def test_starting_a_copy_or_with_a_missing_topic_is_refused(pipeline: MemoryPipeline) -> None:
-    """A copy has only backfills."""
+def test_starting_with_a_missing_topic_is_refused(pipeline: MemoryPipeline) -> None:
     pipeline.spec = make_spec(topic="nosuch")
     with pytest.raises(TopicMissing):
         pipeline.starts.start(given_source({0: 0}), REQUESTED_BY)
-    pipeline.spec = make_spec().copied("july")
-    with pytest.raises(NotLive):
-        pipeline.starts.start(given_source({0: 0, 1: 0}), REQUESTED_BY)
 
 
 @pytest.mark.parametrize("text", ["", "0", "0:", "0:-1", "0:1,", "0:1;1:2", "a:1", "0:1,0:2"])
@@ -284,7 +279,7 @@ def test_export_writes_the_committed_offsets_to_the_group(pipeline: MemoryPipeli
     assert pipeline.control.rows == before
 
 
-def test_i6_export_to_an_active_group_or_of_a_copy_is_refused(
+def test_i6_export_to_an_active_group_is_refused(
     pipeline: MemoryPipeline,
 ) -> None:
     groups = MemoryGroups(active={"busy"})
@@ -294,9 +289,6 @@ def test_i6_export_to_an_active_group_or_of_a_copy_is_refused(
     for dry_run in (True, False):
         with pytest.raises(GroupActive, match="busy"):
             exports(pipeline, groups).export("busy", dry_run=dry_run)
-    pipeline.spec = make_spec().copied("july")
-    with pytest.raises(NotLive):
-        exports(pipeline, groups).export("lag")
     assert groups.offsets == {}
 
 

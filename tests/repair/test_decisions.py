@@ -7,10 +7,9 @@ from collections import Counter
 import pytest
 
 from tests.support.memory import MemoryPartition
-from tests.support.plans import MemoryPipeline, copy_with_a_backfill, make_spec
+from tests.support.plans import MemoryPipeline, make_spec
 from tidemark.core.errors import LostRange, TopicChanged, TopicRecreated, UnknownPartition
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.ingest.errors import NotLive
 from tidemark.repair.errors import NothingToDo, PlanStillOpen
 
 
@@ -24,12 +23,6 @@ def pipeline() -> MemoryPipeline:
         if not pipeline.ledger.plans:
             pipeline.run("first")
     return pipeline
-
-
-def test_a_copy_has_no_loss_to_accept() -> None:
-    """No run reads the offsets that Kafka has deleted before a backfill of the copy."""
-    with pytest.raises(NotLive):
-        copy_with_a_backfill().decisions.accept_loss((), "ann", "gone", dry_run=True)
 
 
 def test_s7_a_pipeline_continues_after_an_accepted_loss(pipeline: MemoryPipeline) -> None:

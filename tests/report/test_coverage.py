@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.plans import (
     MemoryPipeline,
-    copy_with_a_backfill,
     land_and_delete_before_watermarks,
     make_spec,
     wanted,
 )
-from tidemark.core.errors import TopicRecreated
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.report.coverage import OffsetState, PartitionCoverage, coverage
@@ -112,24 +109,6 @@ def test_a_backfill_before_the_start_has_landed() -> None:
     assert covered(pipeline).window(0) == Span(0, 10)
     assert covered(pipeline).window(4, 99) == Span(4, 10)
     assert covered(pipeline).window(12) is None
-
-
-def test_other_offsets_of_a_copy_have_no_state() -> None:
-    """It contains backfills alone: no offset is lost or unread, or is before a start."""
-    pipeline = copy_with_a_backfill()
-    assert states(pipeline) == {"landed": ["[2, 5)"]}
-    found = covered(pipeline)
-    assert (found.low_watermark, found.end, found.committed_offset) == (7, 12, None)
-    assert (found.extent, covered(pipeline, 1).extent) == (Span(2, 5), None)
-    (known, _) = coverage(pipeline.control.summary(pipeline.spec.name), None)
-    assert (known.states, known.committed_offset) == (found.states, None)
-
-
-def test_a_copy_of_a_recreated_topic_has_no_coverage() -> None:
-    pipeline = copy_with_a_backfill()
-    pipeline.kafka.create("events", 2, "id-2")
-    with pytest.raises(TopicRecreated):
-        covered(pipeline)
 
 
 def test_offsets_that_land_after_the_read_of_the_watermarks_are_not_lost() -> None:

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from tests.support.file_lake import FileLake, Payload
 from tests.support.memory import MemoryKafka
-from tests.support.plans import MemoryPipeline, copy_with_a_backfill, make_spec, wanted
+from tests.support.plans import MemoryPipeline, make_spec, wanted
 from tests.support.services import NOW
 from tests.support.typed_lake import TypedLake
 from tidemark.core.errors import (
@@ -297,21 +297,6 @@ def test_offsets_before_the_start_are_expired_if_kafka_has_deleted_them() -> Non
     pipeline.ingest.execute(plan.sequence)
     expected = ["expired before the start", "before the start", None, "before the start"]
     assert reasons(page(pipeline, 4)) == expected
-
-
-def test_other_offsets_of_a_copy_are_not_in_the_copy() -> None:
-    """No run reads them, and none is before a start, lost or unread."""
-    pipeline = copy_with_a_backfill()
-    found = page(pipeline, 13)
-    own = "not in this copy"
-    end = "after the end of the readable log"
-    assert reasons(found) == [own, own, None, None, None, *[own] * 7, end]
-    assert found.entries[0].absence is not None
-    assert found.entries[0].absence.detail == "No backfill of this copy has landed the offset."
-    pipeline.undo.undo(1, "ada", "wrong range", allow_loss=True)
-    absence = page(pipeline, 3).entries[2].absence
-    assert absence is not None
-    assert absence.detail == ("The offset is no longer in this copy. ada undid plan 1: wrong range")
 
 
 def test_offsets_of_another_incarnation_have_their_own_page() -> None:

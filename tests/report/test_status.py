@@ -33,7 +33,6 @@ from tidemark.kafka.errors import TopicMissing
 from tidemark.lake.status_table import KAFKA_COLUMNS
 from tidemark.repair.errors import UndoUnfinished
 from tidemark.report.metrics import openmetrics
-from tidemark.spec.errors import UnknownCopy
 from tidemark.spec.model import AlarmRules, StartPolicy
 
 HOUR = timedelta(hours=1)
@@ -44,20 +43,6 @@ def test_a_pipeline_that_has_not_started_has_no_lag() -> None:
     pipeline = MemoryPipeline()
     pipeline.produce(0, 5)
     assert (pipeline.status().has_started, pipeline.status().lag) == (False, None)
-
-
-def test_a_copy_has_started_with_its_first_plan_and_has_no_lag() -> None:
-    """It contains backfills alone, so it has no committed offset."""
-    pipeline = MemoryPipeline(spec=make_spec().copied("july"))
-    pipeline.produce(0, 10)
-    with pytest.raises(UnknownCopy):
-        pipeline.status()
-    plan = pipeline.planner.backfill(wanted((0, 4, 9)), RunOrigin("fill")).plan
-    assert plan is not None
-    assert pipeline.status().state != "not started"
-    pipeline.ingest.execute(plan.sequence)
-    status = pipeline.status()
-    assert (status.state, status.records, status.lag) == ("ok", 5, None)
 
 
 def test_lag_counts_offsets_that_have_not_landed() -> None:

@@ -24,7 +24,7 @@ def test_the_text_of_a_replay_names_its_records() -> None:
 
 @pytest.mark.parametrize(
     ("pipeline", "text"),
-    [("prices", "plan 3"), ("prices@july", "plan 3"), ("prices@typed", "typed plan 3")],
+    [("prices", "plan 3"), ("prices@typed", "typed plan 3")],
 )
 def test_the_text_of_a_plan_names_the_table_with_its_number(pipeline: str, text: str) -> None:
     assert plan_text(pipeline, 3) == text

@@ -160,18 +160,6 @@ def around_removal(
     pipeline.table.remove_rows = removal  # type: ignore[method-assign]
 
 
-def copy_with_a_backfill() -> MemoryPipeline:
-    """Return a copy with offsets 2 to 4 of partition 0, of which Kafka has offsets 7 to 11."""
-    pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST).copied("july"))
-    pipeline.produce(0, 6)
-    plan = pipeline.planner.backfill(wanted((0, 2, 5)), RunOrigin("fill")).plan
-    assert plan is not None
-    pipeline.ingest.execute(plan.sequence)
-    pipeline.produce(0, 6)
-    pipeline.kafka.delete_records("events", 0, 7)
-    return pipeline
-
-
 def land_and_delete_before_watermarks(pipeline: MemoryPipeline) -> None:
     """Before the next read of watermarks, another run lands all records, and Kafka deletes them."""
     kafka = pipeline.kafka

@@ -21,21 +21,17 @@ from tidemark.airflow.operators import JobOperator, RunOperator
 from tidemark.airflow.texts import BACKFILL_PAGE
 from tidemark.app import App
 from tidemark.backfill.selection import SelectBy
-from tidemark.spec.ref import COPY_NAME, PipelineKind, PipelineRef
 
 _HOW = "How to land them"
 """Section of the form, below the choice of offsets."""
 
 _PIPELINE = "{{ params.pipeline }}"
-_COPY = PipelineRef(_PIPELINE, PipelineKind.COPY, "{{ params.into }}")
-TABLE = f"{{% if params.into %}}{_COPY}{{% else %}}{_PIPELINE}{{% endif %}}"
-"""Template of the table that a run writes: the text of a `PipelineRef`."""
 
 
 @task_group(group_id="chunk")
 def _land_chunk(number: Any) -> None:
     """Ingest, check and publish one chunk; chunks run one after the other."""
-    chunk = {"pipeline": TABLE, "requested_by": REQUESTED_BY, "chunk": number}
+    chunk = {"pipeline": _PIPELINE, "requested_by": REQUESTED_BY, "chunk": number}
     # The data table takes the plans of a pipeline's backfills in their order.
     job: dict[str, Any] = {"op_kwargs": chunk, "max_active_tis_per_dagrun": 1}
     ingested = JobOperator(
@@ -128,13 +124,6 @@ def _form(pipelines: list[str]) -> dict[str, Param]:
             f"Reason; stored in the control table. {option_texts.REASON_OF_REPLACEMENT}",
             section=_HOW,
         ),
-        "into": optional(
-            "string",
-            "Into another table",
-            option_texts.INTO,
-            pattern=f"^{COPY_NAME}$",
-            section=_HOW,
-        ),
         "chunk": optional(
             "integer",
             "Chunk size",
@@ -149,7 +138,7 @@ def _form(pipelines: list[str]) -> dict[str, Param]:
 
 def backfill_dag() -> DAG:
     """Return the DAG that lands the offsets of a form."""
-    run = {"pipeline": TABLE, "requested_by": REQUESTED_BY}
+    run = {"pipeline": _PIPELINE, "requested_by": REQUESTED_BY}
     with DAG(
         dag_id="tidemark_backfill",
         description=option_texts.BACKFILL,

@@ -52,7 +52,6 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
                 end=params["until"],
                 retained=by is SelectBy.RETAINED,
                 plan=params["plan"],
-                plan_of=params["pipeline"],
                 partitions=[int(partition) for partition in split_list(params["partitions"])],
             )
             backfills = connected_app(pipeline).pipeline(pipeline).backfills

@@ -125,6 +125,5 @@ Runs of pipelines, backfills and readers need not stop. No row changes. Files th
 have written stay at any age. A table that fails does not stop the others; the run fails.
 
 **Clearing a task is safe**: it continues with the remaining work. Trigger the DAG with *Dry run* to
-list in the logs what would be removed. `tidemark maintain` does the same on the command line, also
-for the copies that backfills have made (`tidemark maintain PIPELINE@COPY`).
+list in the logs what would be removed. `tidemark maintain` does the same on the command line.
 """

@@ -63,11 +63,9 @@ class PlanRanges:
 
     Attributes:
         sequence: Plan number.
-        pipeline: Pipeline of the plan; None for the backfilled pipeline.
     """
 
     sequence: int
-    pipeline: str | None = None
 
 
 Selection: TypeAlias = OffsetRanges | TimeWindow | RetainedLog | PlanRanges
@@ -90,7 +88,6 @@ def select(
     end: str | None = None,
     retained: bool = False,
     plan: int | None = None,
-    plan_of: str | None = None,
     partitions: Collection[int] = (),
     by: SelectBy | None = None,
 ) -> Selection:
@@ -103,7 +100,6 @@ def select(
         end: First moment after the time window.
         retained: Select all offsets that Kafka has now.
         plan: Number of a plan whose offset ranges to select.
-        plan_of: Pipeline of the plan; None for the backfilled pipeline.
         partitions: Partitions of the time window or the retained log; all if empty.
         by: The choice of a form; None on a command line. Fields of other choices must be empty.
 
@@ -130,7 +126,7 @@ def select(
     if offsets:
         return OffsetRanges(spans=spans_by_partition(map(_range, offsets)))
     if plan is not None:
-        return PlanRanges(sequence=plan, pipeline=plan_of)
+        return PlanRanges(sequence=plan)
     if retained:
         return RetainedLog(partitions=partitions)
     window = TimeWindow(start=_moment(start), end=_moment(end), partitions=partitions)

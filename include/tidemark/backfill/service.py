@@ -494,8 +494,7 @@ class Backfills:
                 partitions = _partitions(selection.partitions, watermarks)
                 return _spans({p: (here.low, here.end) for p, here in partitions.items()}), ()
             case PlanRanges():
-                of = selection.pipeline or self.spec.name
-                plan = recorded_plan(self.control, of, selection.sequence).plan
+                plan = recorded_plan(self.control, self.spec.name, selection.sequence).plan
                 plan_rules.check_incarnation(self.spec.name, plan.topic_id, watermarks)
                 return plan.spans(), ()
             case _:

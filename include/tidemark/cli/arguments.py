@@ -38,8 +38,7 @@ PipelineName = Annotated[
 PipelineTable = Annotated[
     str,
     typer.Argument(
-        help="Name of a spec in include/pipelines. NAME@typed is its typed table, NAME@COPY the "
-        "copy COPY.",
+        help="Name of a spec in include/pipelines. NAME@typed is its typed table.",
         autocompletion=complete_pipeline,
     ),
 ]

@@ -23,7 +23,6 @@ from tidemark.core.plan import Plan
 from tidemark.core.texts import counted
 from tidemark.pages import refresh_pages
 from tidemark.pipelines import Outcomes, Pipelines
-from tidemark.spec.ref import PipelineRef
 
 
 def register(app: typer.Typer) -> None:
@@ -67,10 +66,6 @@ def backfill(
     reason: Annotated[
         str | None, typer.Option(help=f"{option_texts.REASON} {option_texts.REASON_OF_REPLACEMENT}")
     ] = None,
-    into: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help=option_texts.INTO),
-    ] = None,
     yes: Annotated[
         bool,
         typer.Option("--yes", help=option_texts.APPROVED),
@@ -98,10 +93,8 @@ def backfill(
     tidemark backfill prices --from 2026-03-01T00:00:00Z --until 2026-03-02T00:00:00Z --dry-run
     tidemark backfill prices --retained --partition 3 --chunk 1000000
     tidemark backfill prices --plan 7 --replace --reason "rows changed by hand"
-    tidemark backfill prices --plan 7 --into checked
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     app = App.from_environment()
-    origin, pipeline = pipeline, str(PipelineRef.parse(pipeline).into(into))
     named = offsets or start or end or retained or plan_number or partition or chunk
     if resume is not None:
         if named or readable_only or replaces or reason or yes:
@@ -121,7 +114,6 @@ def backfill(
         end=end,
         retained=retained,
         plan=plan_number,
-        plan_of=origin,
         partitions=partition or (),
     )
     # After the selection, whose errors need no Kafka.

@@ -19,7 +19,6 @@ from tidemark.core.origins import DagRunRequester
 from tidemark.core.parallel import result_or_error
 from tidemark.pipeline import Pipeline
 from tidemark.report.errors import PreviewTooLarge
-from tidemark.spec.ref import PipelineRef
 
 NEWEST = 5
 """Recorded backfills whose chunks a page shows."""
@@ -90,17 +89,10 @@ class BackfillForm(BaseModel):
             return SelectBy.RETAINED
         return SelectBy.PLAN if self.plan.strip() else SelectBy.TIME
 
-    def conf(self, ref: PipelineRef) -> Mapping[str, Any] | None:
-        """Return the parameters of a run of the DAG `tidemark_backfill`.
-
-        None if the form selects a plan of a copy. The DAG would select the plan of the live table
-        with the same number.
-        """
-        if ref.copy and self.select_by is SelectBy.PLAN:
-            return None
+    def conf(self, pipeline: str) -> Mapping[str, Any]:
+        """Return the parameters of a run of the DAG `tidemark_backfill`."""
         return {
-            "pipeline": ref.name,
-            "into": ref.copy,
+            "pipeline": pipeline,
             "select_by": self.select_by.value,
             "offsets": self.offsets or None,
             "from": self.start or None,
@@ -139,7 +131,7 @@ class RecordedBackfill:
 
 def preview(context: PageContext, name: str, form: BackfillForm) -> Page:
     """The form, and for a filled one the preview of its backfill."""
-    pipeline = context.pipeline(name, may_be_new=True)
+    pipeline = context.pipeline(name)
     found: BackfillPreview | TidemarkError | None = None
     if not form.is_empty:
         found = result_or_error(name, lambda name: _preview(context, name, form))
@@ -152,7 +144,7 @@ def preview(context: PageContext, name: str, form: BackfillForm) -> Page:
         spec=pipeline.spec,
         form=form,
         command=f"tidemark backfill {name} {form.options(approved=needs_approval)}",
-        conf=form.conf(pipeline.ref) if shown else None,
+        conf=form.conf(name) if shown else None,
         preview=shown,
         limit=limit,
         needs_approval=needs_approval,
@@ -169,7 +161,7 @@ def _preview(context: PageContext, name: str, form: BackfillForm) -> BackfillPre
         plan=_number(form.plan, "plan"),
         partitions=[_required_number(each, "partitions") for each in split_list(form.partitions)],
     )
-    pipeline = context.pipeline(name, may_be_new=True)
+    pipeline = context.pipeline(name)
     if form.replace:
         _check_size(pipeline, form)
     return pipeline.backfills.preview(

@@ -77,16 +77,14 @@ class PageContext:
         has_all = len(self.specs) == len(self.app.specs)
         return has_all and self.viewer.may_see_invalid_specs()
 
-    def pipeline(self, name: str, *, may_be_new: bool = False) -> Pipeline:
-        """Return a visible pipeline, or another table of one, such as `prices@july`.
+    def pipeline(self, name: str) -> Pipeline:
+        """Return a visible pipeline, or another table of one, such as `prices@typed`.
 
         Args:
             name: The text of its reference.
-            may_be_new: Whether it may be a copy that the next backfill creates.
 
         Raises:
             UnknownPipeline: There is none of this name, or the viewer may not see it.
-            UnknownCopy: No backfill was requested into this copy.
             SpecError: Its spec is invalid, and the viewer may see that.
             InvalidSelection, NotDecoded, NotUpserted: A pipeline has no such other table.
         """
@@ -94,10 +92,7 @@ class PageContext:
         spec = app.specs.get(ref.name)
         if not (self.sees_all if spec is None else self.viewer.may_see(spec)):
             raise UnknownPipeline(pipeline=name, known=())
-        pipeline = app.pipeline(ref)
-        if not may_be_new:
-            pipeline.check_exists()
-        return pipeline
+        return app.pipeline(ref)
 
     def page(self, template: str, **values: Any) -> Page:
         """Return a page with the values that all templates use."""

@@ -156,8 +156,7 @@ def pipeline(
     found = coverage if isinstance(coverage, TopicCoverage) else TopicCoverage(partitions=())
     chosen_partitions = choose_partitions(found.partitions, BARS, start, end)
     bars = [_bar(link, each, shown) for each, shown in chosen_partitions.partitions]
-    # No DAG lands records in a copy, except the one of backfills.
-    dag_id = None if pipeline.ref.copy else pipeline.live_spec.dag_id
+    dag_id = pipeline.live_spec.dag_id
     accepted = {} if isinstance(tables.losses, TidemarkError) else tables.losses
     return context.page(
         "pipeline.html",

@@ -18,7 +18,6 @@ from tidemark.core.origins import DagRunRequester, DecodeOrigin, PlanOrigin, Run
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.pipeline import Pipeline
 from tidemark.spec.errors import UnknownPipeline
-from tidemark.spec.ref import PipelineRef
 
 BACKFILL_DAG = "tidemark_backfill"
 """The DAG whose form requests backfills."""
@@ -123,7 +122,7 @@ def _plans(context: PageContext, name: str, dag_id: str, run_id: str) -> list[Pl
 def _visible(context: PageContext, name: str) -> Pipeline | None:
     """Return a table; None if there is none, or if the viewer may not see it."""
     try:
-        return context.pipeline(name, may_be_new=True)
+        return context.pipeline(name)
     except UnknownPipeline:
         return None
 
@@ -136,8 +135,8 @@ def _backfill(table: Pipeline, requester: str) -> RecordedBackfill | None:
 
 def _table(run: AirflowRun | None) -> str | None:
     """Return the table that the form of a run selects; None if it is unknown."""
-    chosen, copy = (run.conf.get(key) if run else None for key in ("pipeline", "into"))
-    return str(PipelineRef.parse(str(chosen)).into(copy)) if chosen else None
+    chosen = run.conf.get("pipeline") if run else None
+    return str(chosen) if chosen else None
 
 
 def _chunk_tasks(run: AirflowRun | None) -> Mapping[int, Sequence[tuple[str, str]]]:

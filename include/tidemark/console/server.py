@@ -36,7 +36,7 @@ from tidemark.pipeline import utc_now
 from tidemark.quality.docs import TEMPLATES
 from tidemark.report.errors import PageTimeout
 from tidemark.report.metrics import CONTENT_TYPE
-from tidemark.spec.errors import UnknownCopy, UnknownPipeline
+from tidemark.spec.errors import UnknownPipeline
 
 log = logging.getLogger(__name__)
 
@@ -368,9 +368,7 @@ class _Console:
         if isinstance(error, UnknownPipeline):
             text = "There is no such pipeline, or you may not see it."
             return self._error_page(request, 404, text)
-        is_absent = isinstance(error, UnknownCopy)
-        status = 404 if is_absent else _STATUS.get(error.exit_code, 422)
-        return self._error_page(request, status, "", error)
+        return self._error_page(request, _STATUS.get(error.exit_code, 422), "", error)
 
     async def http_error(self, request: Request, error: Exception) -> Response:
         """Show an error such as an unknown path."""

@@ -621,8 +621,7 @@ class InvalidReference(TerminalError):
     problem = "Invalid reference: expected {rule}; got {seen}."
     fix = (
         "Correct the name. `tidemark status` lists the pipelines, `tidemark topics list` the "
-        "topics. The tables of a pipeline are NAME, NAME@typed, NAME@upsert, and NAME@COPY for a "
-        "copy of `tidemark backfill --into COPY`, in lower case."
+        "topics. The tables of a pipeline are NAME, NAME@typed and NAME@upsert."
     )
 
 

@@ -302,17 +302,6 @@ class RowsChanged(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class NotLive(TerminalError):
-    """A live plan was requested for a copy of a pipeline."""
-
-    pipeline: str
-    origin: str
-
-    problem = "Pipeline {pipeline!r} is a copy of {origin!r} and lands backfills only."
-    fix = "Request a backfill (`tidemark backfill --help`), or run pipeline {origin!r}."
-
-
-@dataclass(kw_only=True, eq=False)
 class NothingLanded(TerminalError):
     """The pipeline has not landed the records that a command needs.
 

@@ -13,7 +13,7 @@ from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.origins import ChunkOrigin, PlanOrigin, RunOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.ingest.draft import Draft, Drafter, RequestedOffsets
-from tidemark.ingest.errors import BackfillOpen, NotLive
+from tidemark.ingest.errors import BackfillOpen
 from tidemark.ingest.ledgers import errors_of_current_ledger, read_checked_ledger, recorded_plan
 from tidemark.ingest.limits import run_limit
 from tidemark.ingest.log_comparison import LogComparison
@@ -117,17 +117,11 @@ class Planner:
             LogTruncated: Kafka's records differ from the landed ones.
             HistoriesDiverge: The data table and the control table have different histories.
             NoStartOffset: The spec has `start: none`, and the pipeline has no start offsets.
-            NotLive: The pipeline is a copy, which lands backfills only.
             ControlConflict: Concurrent processes were first, several times.
         """
-        self._refuse_copy()
         return retry_on_conflict(
             lambda: self._attempt(PlanKind.LIVE, RunOrigin(requested_by), None)
         )
-
-    def _refuse_copy(self) -> None:
-        if not self.spec.is_live:
-            raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)
 
     def backfill(self, wanted: RequestedOffsets, origin: RunOrigin | ChunkOrigin) -> PlanResult:
         """Plan the requested offsets that are neither landed nor planned, or replace all of them.
@@ -148,7 +142,6 @@ class Planner:
 
     def preview(self) -> PlanResult:
         """Return what `plan` would return now. Writes nothing."""
-        self._refuse_copy()
         return retry_on_conflict(self._preview)
 
     def _preview(self) -> PlanResult:

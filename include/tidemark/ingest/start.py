@@ -12,7 +12,7 @@ from tidemark.core.events import Started
 from tidemark.core.ledger import Ledger
 from tidemark.core.plain import record_of
 from tidemark.core.watermarks import TopicWatermarks
-from tidemark.ingest.errors import AlreadyStarted, InvalidStart, NotLive
+from tidemark.ingest.errors import AlreadyStarted, InvalidStart
 from tidemark.ingest.ledgers import read_checked_ledger
 from tidemark.ingest.protocols import Clock, ControlTable, DataLog, TopicReader
 from tidemark.ingest.start_rules import (
@@ -162,7 +162,6 @@ class StartService:
             dry_run: Record nothing.
 
         Raises:
-            NotLive: The pipeline is a copy, which lands backfills only.
             AlreadyStarted: The pipeline has other start offsets, or another recorded reason.
             InvalidStart: The offsets do not fit the topic.
             UnknownPartition: The source has an offset of a partition that the topic lacks.
@@ -170,8 +169,6 @@ class StartService:
             HistoriesDiverge: The data table and the control table have different histories.
             ControlConflict: Concurrent processes were first, several times.
         """
-        if not self.spec.is_live:
-            raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)
         recorded_reason = start_reason(found, others, reason)
         return retry_on_conflict(
             lambda: self._begin(found, others, requested_by, recorded_reason, dry_run=dry_run)

@@ -11,7 +11,6 @@ from tidemark.core.errors import TopicChanged
 from tidemark.core.events import LossAccepted, RecreationAccepted, Started
 from tidemark.core.ledger import Ledger
 from tidemark.core.texts import listed
-from tidemark.ingest.errors import NotLive
 from tidemark.ingest.ledgers import read_checked_ledger
 from tidemark.ingest.protocols import Clock, ControlTable, DataLog, WatermarkReader
 from tidemark.lake.conflicts import retry_on_conflict
@@ -52,14 +51,11 @@ class Decisions:
             dry_run: Record nothing.
 
         Raises:
-            NotLive: The pipeline is a copy, which lands backfills only.
             NothingToDo: One of the given partitions, or every partition, has no loss.
             UnknownPartition: The topic has no such partition.
             PlanStillOpen: An open plan contains deleted offsets.
             TopicDiffers: The topic was replaced, which cannot be accepted as a loss.
         """
-        if not self.spec.is_live:
-            raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)
         return retry_on_conflict(
             lambda: self._accept_loss(partitions, requested_by, reason, dry_run=dry_run)
         )

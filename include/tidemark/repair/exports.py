@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from tidemark.core import plan_rules
 from tidemark.core.plain import record_of
-from tidemark.ingest.errors import NothingLanded, NotLive
+from tidemark.ingest.errors import NothingLanded
 from tidemark.ingest.ledgers import read_checked_ledger
 from tidemark.ingest.protocols import ControlReader, DataLog, WatermarkReader
 from tidemark.ingest.start import GroupReader
@@ -75,14 +75,11 @@ class Exports:
             dry_run: Write nothing.
 
         Raises:
-            NotLive: The pipeline is a copy, which lands backfills only.
             NothingLanded: The pipeline has no committed offsets.
             GroupActive: The group has members.
             TopicDiffers, EndBehindCommitted: The committed offsets do not fit the topic.
             HistoriesDiverge, KafkaFailure: See `ledgers.read_checked_ledger` and `WatermarkReader`.
         """
-        if not self.spec.is_live:
-            raise NotLive(pipeline=self.spec.name, origin=self.spec.origin)
         ledger = read_checked_ledger(self.control, self.spec.name, self.data_log)
         if not ledger.starts:
             raise NothingLanded(pipeline=ledger.pipeline, topic=self.spec.topic)

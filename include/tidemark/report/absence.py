@@ -11,7 +11,7 @@ from tidemark.core.accounting import RangeCount
 from tidemark.core.events import LossAccepted, Undone
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.report.coverage import OffsetState, is_copy
+from tidemark.report.coverage import OffsetState
 
 
 class KafkaState(StrEnum):
@@ -51,7 +51,6 @@ class Absence(StrEnum):
     EXPIRED = "expired before the start"
     AFTER_END = "after the end of the readable log"
     OTHER_TOPIC = "another incarnation of the topic"
-    NOT_IN_COPY = "not in this copy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,8 +201,6 @@ class AbsenceRules:
             if isinstance(by := record.cancelled_by, Undone):
                 number = record.plan.sequence
                 now = _AFTER_UNDO.get(kafka, "The offset is unread again.")
-                if is_copy(self.ledger):
-                    now = "The offset is no longer in this copy."
                 return AbsenceReason(
                     absence=Absence.UNDONE,
                     plan=number,
@@ -234,9 +231,6 @@ class AbsenceRules:
         if kafka is KafkaState.AFTER_END:
             absence = Absence.AFTER_END
             detail = "Kafka has no readable record here yet."
-        elif is_copy(self.ledger):
-            absence = Absence.NOT_IN_COPY
-            detail = "No backfill of this copy has landed the offset."
         elif start is not None and offset < start:
             absence = Absence.EXPIRED if deleted else Absence.BEFORE_START
             detail = f"The pipeline starts at {start}, and no backfill has landed the offset."

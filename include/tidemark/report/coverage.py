@@ -16,7 +16,6 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.texts import counted
 from tidemark.core.watermarks import TopicWatermarks, Watermarks
-from tidemark.spec.ref import PipelineKind, PipelineRef
 
 
 class OffsetState(StrEnum):
@@ -77,8 +76,7 @@ class PartitionCoverage:
     """The state of every offset of one partition.
 
     The sets of `states` are disjoint. Their union is every offset from 0 to the end of the log.
-    Without Kafka, the union is every planned or landed offset and every accepted loss. A copy
-    contains backfills alone, so its other offsets have no state, with and without Kafka.
+    Without Kafka, the union is every planned or landed offset and every accepted loss.
 
     Attributes:
         partition: Partition number.
@@ -312,11 +310,6 @@ def coverage(ledger: Ledger, watermarks: TopicWatermarks | None) -> tuple[Partit
         known = {*ledger.starts, *ledger.landed, *ledger.pending}
         return tuple(_known_coverage(ledger, each) for each in sorted(known))
     plan_rules.check_identity(ledger, watermarks)
-    if is_copy(ledger):
-        return tuple(
-            replace(_known_coverage(ledger, partition), low_watermark=here.low, end=here.end)
-            for partition, here in sorted(watermarks.partitions.items())
-        )
     added = plan_rules.new_partitions(ledger, watermarks)
     deleted = plan_rules.lost_ranges(ledger, added, watermarks)
     return tuple(
@@ -424,11 +417,6 @@ def _level(share: float) -> int:
     return MOST_DENSE if share >= 1 else 1 + bisect_right(DENSITIES, share)
 
 
-def is_copy(ledger: Ledger) -> bool:
-    """Whether the ledger is that of a copy, which contains backfills alone."""
-    return PipelineRef.parse(ledger.pipeline).kind is PipelineKind.COPY
-
-
 def _known_coverage(ledger: Ledger, partition: int) -> PartitionCoverage:
     """Return the coverage of the offsets in the ledger, without watermarks."""
     planned = ledger.pending.get(partition, SpanSet())
@@ -439,13 +427,11 @@ def _known_coverage(ledger: Ledger, partition: int) -> PartitionCoverage:
         OffsetState.PLANNED: planned,
         OffsetState.LANDED: landed,
     }
-    # The start offsets of a copy have no effect: no run continues from them.
-    has_started = partition in ledger.starts and not is_copy(ledger)
     return PartitionCoverage(
         partition=partition,
         low_watermark=None,
         end=None,
-        committed_offset=ledger.committed_offset(partition) if has_started else None,
+        committed_offset=ledger.committed_offset(partition) if partition in ledger.starts else None,
         states=states_of(states),
     )
 

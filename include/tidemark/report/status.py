@@ -450,8 +450,7 @@ class _StatusReader:
         try:
             watermarks = self.open_watermarks()
             topic = watermarks.topic_watermarks(spec.topic, spec.isolation_level)
-            if spec.is_live:
-                plan_rules.check_identity(ledger, topic)
+            plan_rules.check_identity(ledger, topic)
             view = _Partitions(
                 spec=spec,
                 ledger=ledger,
@@ -459,11 +458,10 @@ class _StatusReader:
                 now=self.now,
                 watermarks=topic.partitions,
             )
-            if spec.is_live:
-                log_reader = self.open_log()
-                view = _with_retention(view, watermarks)
-                view = replace(view, oldest=_oldest_timestamps(spec, log_reader, view))
-                self._check_next_run(ledger, topic, watermarks, log_reader)
+            log_reader = self.open_log()
+            view = _with_retention(view, watermarks)
+            view = replace(view, oldest=_oldest_timestamps(spec, log_reader, view))
+            self._check_next_run(ledger, topic, watermarks, log_reader)
         except TidemarkError as error:
             problem = error
             if topic:
@@ -474,7 +472,7 @@ class _StatusReader:
             elif view and isinstance(error, LogTruncated):
                 view = replace(view, truncated=error.partition)
         return _TopicState(
-            partitions=view.statuses() if view else _committed_alone(spec, ledger),
+            partitions=view.statuses() if view else _committed_alone(ledger),
             problem=problem,
             kafka_error=None if topic else problem,
         )
@@ -502,10 +500,8 @@ class _StatusReader:
         comparison.check_records(topic, watermarks.partitions)
 
 
-def _committed_alone(spec: PipelineSpec, ledger: Ledger) -> tuple[PartitionStatus, ...]:
+def _committed_alone(ledger: Ledger) -> tuple[PartitionStatus, ...]:
     """Return the partitions of the ledger with their committed offsets, without the topic."""
-    if not spec.is_live:
-        return ()
     return tuple(
         PartitionStatus(partition=each, committed_offset=ledger.committed_offset(each))
         for each in sorted(ledger.starts)
@@ -561,8 +557,6 @@ class _Partitions:
 
     def _next_start(self, partition: int) -> int | None:
         """Return the first offset of the next run; None if it is not known yet."""
-        if not self.spec.is_live:
-            return None
         if partition in self.ledger.starts:
             return self.ledger.committed_offset(partition)
         if self.ledger.starts:
@@ -587,14 +581,14 @@ class _Partitions:
             oldest=self.oldest.get(number),
         )
         # Before its first plan, a pipeline has no committed offsets and no lag.
-        has_started = bool(self.ledger.starts) and self.spec.is_live
+        has_started = bool(self.ledger.starts)
         status = PartitionStatus(
             partition=number,
             low_watermark=watermarks.low,
             end=watermarks.end,
             committed_offset=start if has_started else None,
         )
-        if self.spec.is_live and not self._is_comparable(number):
+        if not self._is_comparable(number):
             return status
         return replace(
             status,

@@ -357,7 +357,7 @@ class UnfinishedWorkReader:
             last_check=str(statuses.get(newest, NOT_CHECKED)) if newest else None,
             newest_plan=newest,
         )
-        if self.spec.decode is None or not self.spec.is_live:
+        if self.spec.decode is None:
             unchecked = self._unchecked(ledger, statuses) if _has_checks(statuses) else ()
             return replace(work, unchecked_plans=unchecked)
         typed = self.control.summary(self.spec.typed_spec().name)

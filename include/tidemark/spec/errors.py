@@ -8,7 +8,6 @@ from typing import Self
 
 from tidemark.core.errors import TerminalError
 from tidemark.core.suggestions import did_you_mean, some_of
-from tidemark.spec.ref import PipelineRef
 
 
 @dataclass(kw_only=True, eq=False)
@@ -89,47 +88,6 @@ class UnknownPipeline(TerminalError):
     def suggestion(self) -> str:
         """The pipeline with the most similar name, if any."""
         return did_you_mean(self.pipeline.partition("@")[0], self.known)
-
-
-@dataclass(kw_only=True, eq=False)
-class UnknownCopy(TerminalError):
-    """A name of a copy into which no backfill was requested.
-
-    Attributes:
-        pipeline: Text of the reference to the copy, such as `prices@july`.
-        known: The copies of the same pipeline.
-    """
-
-    pipeline: str
-    known: tuple[str, ...]
-
-    problem = "There is no copy {pipeline!r}{suggestion}; {copies}."
-    fix = (
-        "Correct the name. To create the copy, backfill offsets into it, for example "
-        "`tidemark backfill {name} --into {copy} --retained`."
-    )
-
-    @property
-    def name(self) -> str:
-        """Name of the pipeline."""
-        return PipelineRef.parse(self.pipeline).name
-
-    @property
-    def copy(self) -> str | None:
-        """Name of the copy."""
-        return PipelineRef.parse(self.pipeline).copy
-
-    @property
-    def copies(self) -> str:
-        """The names of all copies of the pipeline."""
-        if not self.known:
-            return f"pipeline {self.name!r} has no copy"
-        return f"the control table contains {some_of(self.known)}"
-
-    @property
-    def suggestion(self) -> str:
-        """The copy with the most similar name, if any."""
-        return did_you_mean(self.pipeline, self.known)
 
 
 @dataclass(kw_only=True, eq=False)

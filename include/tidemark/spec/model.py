@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from tidemark.core.errors import InvalidReference
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.spec.decode import DecodeSpec
 from tidemark.spec.errors import NotDecoded, NotUpserted
@@ -123,18 +121,13 @@ class PipelineSpec:
 
     @property
     def origin(self) -> str:
-        """Name of the live pipeline: this one, or the one that it copies or decodes."""
+        """Name of the live pipeline: this one, or the one that it decodes."""
         return self.ref.name
-
-    @property
-    def is_live(self) -> bool:
-        """Whether the table follows the topic."""
-        return self.ref.kind is PipelineKind.LIVE
 
     @property
     def reads_kafka(self) -> bool:
         """Whether the table contains records as Kafka has them."""
-        return self.ref.kind in (PipelineKind.LIVE, PipelineKind.COPY)
+        return self.ref.kind is PipelineKind.LIVE
 
     @property
     def is_typed(self) -> bool:
@@ -143,7 +136,7 @@ class PipelineSpec:
 
     @property
     def targets(self) -> Mapping[str, str]:
-        """Targets of all tables except copies, by their keys in the spec."""
+        """Targets of all tables, by their keys in the spec."""
         targets = {"target": self.target}
         if self.decode:
             targets["decode.target"] = self.decode.target
@@ -181,26 +174,6 @@ class PipelineSpec:
     def upsert_spec(self) -> PipelineSpec:
         """Return the pipeline of the upsert table; raises NotUpserted without one."""
         return self._of_kind(PipelineKind.UPSERT, self.upsert().target)
-
-    def copied(self, copy: str) -> PipelineSpec:
-        """Return the pipeline of a copy, which contains backfills alone.
-
-        Raises:
-            InvalidReference: The target is the root of a bucket: no folder can be beside it.
-        """
-        if re.fullmatch(r"\w+://[^/]*/*", self.target):
-            raise InvalidReference(
-                rule="a pipeline whose target is a folder; the copy is a folder beside it",
-                seen=f"target {self.target}",
-            )
-        return replace(
-            self,
-            ref=PipelineRef(self.origin, PipelineKind.COPY, copy),
-            target=f"{self.target.rstrip('/')}@{copy}",
-            group=None,
-            start=StartPolicy.LATEST,
-            start_at=None,
-        )
 
     def _of_kind(self, kind: PipelineKind, target: str) -> PipelineSpec:
         return replace(self, ref=self.ref.of_kind(kind), target=target, group=None)

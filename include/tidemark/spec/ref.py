@@ -11,17 +11,12 @@ from tidemark.core.errors import InvalidReference
 from tidemark.core.plan import PlanRef
 from tidemark.spec.decode import QuarantineReason
 
-COPY_NAME = r"[a-z][a-z0-9_]{0,63}"
-"""Names of copies of a pipeline's table."""
-
 
 class PipelineKind(StrEnum):
     """The tables of a pipeline. Each is planned and recorded like a pipeline of its own."""
 
     LIVE = "live"
     """The bronze table, which follows the topic."""
-    COPY = "copy"
-    """A bronze table that contains backfills alone."""
     TYPED = "typed"
     """The decoded records of the live bronze table."""
     QUARANTINE = "quarantine"
@@ -30,54 +25,41 @@ class PipelineKind(StrEnum):
     """The newest decoded record of each key."""
 
 
-_RESERVED = {str(kind): kind for kind in PipelineKind if kind.value not in ("live", "copy")}
+_NAMED = {str(kind): kind for kind in PipelineKind if kind is not PipelineKind.LIVE}
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class PipelineRef:
-    """One table of a pipeline. Its text is `prices`, `prices@july` or `prices@typed`.
+    """One table of a pipeline. Its text is `prices` or `prices@typed`.
 
     Attributes:
         name: Name of the pipeline.
         kind: The table.
-        copy: Name of the copy; None for other kinds.
     """
 
     name: str
     kind: PipelineKind = PipelineKind.LIVE
-    copy: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the reference of a text; raises InvalidReference for an invalid name of a copy."""
+        """Return the reference of a text; raises InvalidReference for an unknown kind of table."""
         name, at, table = text.partition("@")
         if not at:
             return cls(name)
-        if table in _RESERVED:
-            return cls(name, _RESERVED[table])
-        if not re.fullmatch(COPY_NAME, table):
-            raise InvalidReference(
-                rule=f"a name of a copy like {COPY_NAME}, or one of {', '.join(_RESERVED)}",
-                seen=repr(table),
-            )
-        return cls(name, PipelineKind.COPY, table)
+        if table not in _NAMED:
+            raise InvalidReference(rule=f"one of {', '.join(_NAMED)} after @", seen=repr(table))
+        return cls(name, _NAMED[table])
 
     def __str__(self) -> str:
-        if self.kind is PipelineKind.LIVE:
-            return self.name
-        return f"{self.name}@{self.copy or self.kind}"
+        return self.name if self.kind is PipelineKind.LIVE else f"{self.name}@{self.kind}"
 
     @property
     def live(self) -> PipelineRef:
         """The live bronze table of the same pipeline."""
         return PipelineRef(self.name)
 
-    def into(self, copy: str | None) -> PipelineRef:
-        """Return the copy of this table with the given name; this table for None. See `parse`."""
-        return PipelineRef.parse(f"{self}@{copy}") if copy else self
-
     def of_kind(self, kind: PipelineKind) -> PipelineRef:
-        """Return the table of another kind, except a copy, of the same pipeline."""
+        """Return the table of another kind, of the same pipeline."""
         return PipelineRef(self.name, kind)
 
 

@@ -20,7 +20,7 @@ from tidemark.spec.ref import PipelineKind
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 _FORBIDDEN = re.compile(r"[%?#*\[\]{}\\@:\x00-\x1f\x7f]")
-"""Characters that Spark, Hadoop and delta-rs interpret differently, and `@`, which names copies."""
+"""Characters that Spark, Hadoop and delta-rs interpret differently, and `@` of `prices@typed`."""
 SCHEME_ALIASES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
 """Aliases of schemes in Spark's connectors."""
 _AZURE = ("abfss", "wasbs")

@@ -122,7 +122,7 @@ def catalog(layout: Layout, pipelines: Iterable[PipelineSpec]) -> Catalog:
 
     Args:
         layout: The folders of the home.
-        pipelines: Specs of all live pipelines and copies.
+        pipelines: Specs of all pipelines.
     """
     own = [
         layout.control_table,
@@ -137,8 +137,7 @@ def catalog(layout: Layout, pipelines: Iterable[PipelineSpec]) -> Catalog:
         name = _name_of(location, layout)
         found[name] = LakeTable(name=name, location=location)
     for spec in pipelines:
-        targets = spec.targets.values() if spec.is_live else [spec.target]
-        for location in map(layout.data_table, targets):
+        for location in map(layout.data_table, spec.targets.values()):
             name = _name_of(location, layout)
             found[name] = LakeTable(name=name, location=location)
         name = TableName(PUBLISHED, spec.name)
