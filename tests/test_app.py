@@ -16,6 +16,7 @@ from tidemark.core.errors import InvalidReference, SetupError
 from tidemark.core.events import Planned
 from tidemark.core.plan import PlanRef
 from tidemark.kafka.errors import EmbeddedBrokerStopped, InvalidConnection, UnknownConnection
+from tidemark.lake.data_table import DeltaDataTable
 from tidemark.run import applications
 from tidemark.spark.settings import SHORT_RUN_RECORDS
 from tidemark.spark.submit import application_name
@@ -71,6 +72,23 @@ def test_specs_are_read_from_the_folder_in_the_environment(tmp_path: Path) -> No
     assert list(app(TIDEMARK_PIPELINES=str(tmp_path)).specs) == ["mine"]
     with pytest.raises(SpecError, match="no such folder"):
         _ = app(TIDEMARK_PIPELINES=str(tmp_path / "none")).specs
+
+
+def test_the_property_of_an_upsert_table_refuses_another_recorded_spec(tmp_path: Path) -> None:
+    """`other` has typed events and names the upsert table of `events`."""
+    own = (
+        "name: events\ntopic: t\nschedule: '@daily'\ndecode: {value: {format: string}, upsert: {}}"
+    )
+    (tmp_path / "events.yaml").write_text(own)
+    (tmp_path / "other.yaml").write_text(
+        "name: other\ntopic: t\nschedule: '@daily'\n"
+        "decode: {value: {format: string}, target: silver/events_latest}"
+    )
+    mine = app(TIDEMARK_PIPELINES=str(tmp_path), TIDEMARK_HOME=str(tmp_path / "home"))
+    for name in ("events@typed", "other@typed"):
+        append_events(mine.control, name, Planned(plan=make_plan((0, 0, 1), pipeline=name)))
+    DeltaDataTable(mine.layout.data_table("silver/events_latest")).prepare("events@upsert")
+    assert (list(mine.specs), list(mine.spec_folder.broken)) == (["events"], ["other"])
 
 
 def test_a_broken_spec_does_not_prevent_the_use_of_others(tmp_path: Path) -> None:

@@ -141,13 +141,20 @@ class App:
         """
         from tidemark.spec.loading import load_specs
 
-        return load_specs(self.specs_path, self.layout, self.recorded_pipelines)
+        return load_specs(self.specs_path, self.layout, self.recorded_pipelines, self.table_owner)
 
     def recorded_pipelines(self) -> list[str]:
         """Return the texts of all pipelines in the control table, such as `prices@typed`."""
         from tidemark.sql.tables import recorded_pipelines
 
         return recorded_pipelines(self.layout.control_table)
+
+    @staticmethod
+    def table_owner(uri: str) -> str | None:
+        """Return the pipeline in the property of a table; None without a table or property."""
+        from tidemark.lake.table_checks import table_owner
+
+        return table_owner(uri)
 
     @property
     def specs(self) -> Mapping[str, PipelineSpec]:

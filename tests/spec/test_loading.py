@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from textwrap import dedent
@@ -15,6 +15,7 @@ from croniter import croniter
 from pydantic import BaseModel
 
 from tests.conftest import PROJECT
+from tests.support.plans import no_owner
 from tidemark.core.errors import TidemarkError
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.spec import loading as specs
@@ -38,10 +39,13 @@ class Folders(NamedTuple):
     layout: Layout
     recorded: Sequence[str] = ()
     """The pipelines in the control table."""
+    owners: Mapping[str, str] = {}
+    """The property `tidemark.pipeline` of existing tables, by location below the lakehouse."""
 
     def folder(self) -> SpecFolder:
         """Return the specs of the folder."""
-        return load_specs(self.specs, self.layout, lambda: self.recorded)
+        owners = {self.layout.data_table(place): owner for place, owner in self.owners.items()}
+        return load_specs(self.specs, self.layout, lambda: self.recorded, owners.get)
 
     def write(self, text: str, file: str = "events.yaml") -> None:
         """Write one spec file."""
@@ -93,7 +97,7 @@ def folders(tmp_path: Path) -> Folders:
 
 def test_the_shipped_specs_load() -> None:
     """S22, S23: the tutorial's pipeline, prices, orders, and a second one over prices."""
-    found = load_specs(SHIPPED.specs, SHIPPED, list)
+    found = load_specs(SHIPPED.specs, SHIPPED, list, no_owner)
     found.check()
     specs = found.specs
     topics = {name: spec.topic for name, spec in specs.items()}
@@ -471,7 +475,7 @@ def test_a_file_that_is_not_utf8_is_refused(folders: Folders) -> None:
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     """Otherwise a mistyped folder would be an empty project."""
     with pytest.raises(SpecError, match="no such folder"):
-        load_specs(tmp_path / "none", SHIPPED, list)
+        load_specs(tmp_path / "none", SHIPPED, list, no_owner)
 
 
 def test_an_invalid_spec_does_not_affect_the_others(folders: Folders) -> None:

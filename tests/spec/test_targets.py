@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.spec.test_loading import Folders, folders, problems_of
+from tests.support.plans import no_owner
 from tidemark.lake.errors import StorageUnavailable
 from tidemark.spec.errors import SpecError
 from tidemark.spec.layout import Layout
@@ -154,6 +155,74 @@ def test_without_a_single_recorded_pipeline_each_spec_of_a_conflict_is_refused(
     ]
 
 
+OWNERS = {
+    "bronze/events": "events",
+    "silver/events": "events@typed",
+    "silver/events_quarantine": "events@typed",
+    "silver/events_latest": "events@upsert",
+}
+"""The tables of `events` and the pipelines in their properties."""
+
+
+@pytest.mark.parametrize("place", OWNERS)
+@pytest.mark.parametrize("key", ["target", "decode.target", "decode.upsert.target"])
+@pytest.mark.parametrize("name", ["aaa", "zzz"])
+def test_an_edited_target_does_not_take_the_table_of_another_recorded_pipeline(
+    folders: Folders, place: str, key: str, name: str
+) -> None:
+    """The property of the existing table decides, also for an upsert table, without events."""
+    folders.spec(decode=DECODED)
+    edited = {
+        "target": {"target": place},
+        "decode.target": {"decode": f"{{value: {{format: string}}, target: {place}}}"},
+        "decode.upsert.target": {
+            "decode": f"{{value: {{format: string}}, upsert: {{target: {place}}}}}"
+        },
+    }[key]
+    folders.spec(f"{name}.yaml", name=name, **edited)
+    recorded = ("events", "events@typed", name, f"{name}@typed")
+    found = folders._replace(recorded=recorded, owners=OWNERS).folder()
+    assert (list(found.specs), list(found.broken)) == (["events"], [name])
+    problem = problems_of(found.broken[name])[0]
+    assert (problem.key, problem.expected) == (key, OWN)
+    assert problem.found == f"{place!r}, as in events.yaml; the existing table is of events"
+
+
+def test_a_table_of_a_third_pipeline_decides_no_conflict(folders: Folders) -> None:
+    folders.spec()
+    folders.spec("aaa.yaml", name="aaa", target="bronze/events")
+    known = folders._replace(recorded=("aaa", "events"), owners={"bronze/events": "gone"})
+    assert [file for file, *_ in known.problems()] == ["aaa.yaml", "events.yaml"]
+
+
+def test_two_existing_tables_one_inside_the_other_are_both_refused(folders: Folders) -> None:
+    folders.spec()
+    folders.spec("aaa.yaml", name="aaa", target="bronze")
+    owners = {"bronze": "aaa", "bronze/events": "events"}
+    known = folders._replace(recorded=("aaa", "events"), owners=owners)
+    assert [(file, found.rpartition("; ")[2]) for file, *_, found in known.problems()] == [
+        ("aaa.yaml", "both tables exist"),
+        ("events.yaml", "both tables exist"),
+    ]
+
+
+def test_a_table_that_cannot_be_read_leaves_only_the_conflict_undecided(folders: Folders) -> None:
+    """Events of one of the two tables decide without the tables."""
+    error = StorageUnavailable(location="s3://lake", operation="reading", reason="no answer")
+
+    def unavailable(_: str) -> str:
+        raise error
+
+    folders.spec()
+    folders.spec("other.yaml", name="other", target="bronze/events")
+    folders.spec("third.yaml", name="third")
+    both = ("events", "other")
+    found = load_specs(folders.specs, folders.layout, lambda: both, unavailable)
+    assert (list(found.specs), found.broken) == (["third"], {"events": error, "other": error})
+    found = load_specs(folders.specs, folders.layout, lambda: both[:1], unavailable)
+    assert (list(found.specs), list(found.broken)) == (["events", "third"], ["other"])
+
+
 def test_an_invalid_spec_without_events_stops_no_other_pipeline(folders: Folders) -> None:
     """The problem of the target is one of its problems."""
     folders.spec()
@@ -191,17 +260,19 @@ def test_a_control_table_that_cannot_be_read_leaves_only_the_conflict_undecided(
         raise error
 
     folders.spec()
-    assert list(load_specs(folders.specs, folders.layout, unavailable).specs) == ["events"]
+    assert list(load_specs(folders.specs, folders.layout, unavailable, no_owner).specs) == [
+        "events"
+    ]
     folders.spec("other.yaml", name="other", target="bronze/events")
     folders.spec("third.yaml", name="third")
-    found = load_specs(folders.specs, folders.layout, unavailable)
+    found = load_specs(folders.specs, folders.layout, unavailable, no_owner)
     assert list(found.specs) == ["third"]
     assert found.broken == {"events": error, "other": error}
     with pytest.raises(StorageUnavailable):
         found.check()
     folders.spec("third.yaml", name="third", retries="many")
     with pytest.raises(SpecError):
-        load_specs(folders.specs, folders.layout, unavailable).check()
+        load_specs(folders.specs, folders.layout, unavailable, no_owner).check()
 
 
 @pytest.mark.parametrize(

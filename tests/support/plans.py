@@ -25,6 +25,10 @@ UNCOMPARED = TableState(transactions={}, restores=())
 """The state that a table has before it exists. No table is older."""
 
 
+def no_owner(_uri: str) -> None:
+    """Return the owner of a table that does not exist."""
+
+
 def make_spec(**changes: Any) -> PipelineSpec:
     """Return a spec over topic `events` that starts at the earliest offset."""
     spec = PipelineSpec(

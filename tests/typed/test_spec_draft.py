@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.plans import no_owner
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.kafka.errors import UnknownConnection
 from tidemark.kafka.topics import TopicSample
@@ -62,7 +63,7 @@ def layout_of(folder: Path) -> Layout:
 
 def written(found: SpecDraft, specs: Path, root: Path) -> Path:
     """Check a draft, write it to a folder of specs, and return its file."""
-    file = found.check(specs, layout_of(root), list)
+    file = found.check(specs, layout_of(root), list, no_owner)
     found.write(file)
     return file
 
@@ -87,7 +88,9 @@ def test_a_draft_names_the_missing_registry() -> None:
 def test_a_written_draft_is_a_valid_spec(tmp_path: Path) -> None:
     found = draft(sample(*json_records(40, keys=4), topic="Shop.orders-v2"), connection="kafka_b")
     file = written(found, tmp_path / "specs", tmp_path)
-    spec = load_specs(tmp_path / "specs", layout_of(tmp_path), list).specs["shop_orders_v2"]
+    spec = load_specs(tmp_path / "specs", layout_of(tmp_path), list, no_owner).specs[
+        "shop_orders_v2"
+    ]
     assert file.name == "shop_orders_v2.yaml"
     suite = found.assumptions[-1]
     assert (suite.key, suite.value, spec.suite) == ("quality.suite", "no suite", None)
@@ -117,7 +120,7 @@ def test_the_records_decide_the_sections(
     tmp_path: Path, records: list[tuple[bytes | None, bytes | None]], sections: set[str]
 ) -> None:
     found = draft(sample(*records))
-    found.check(tmp_path, layout_of(tmp_path), list)
+    found.check(tmp_path, layout_of(tmp_path), list, no_owner)
     content = yaml.safe_load(found.text)
     decode = content.get("decode", {})
     assert {*(["decode"] if decode else ()), *({"upsert"} & set(decode))} == sections
@@ -198,4 +201,5 @@ def test_a_topic_that_yaml_reads_as_another_type_gets_a_valid_spec(
     topic: str, tmp_path: Path
 ) -> None:
     file = written(draft(sample(topic=topic)), tmp_path / "specs", tmp_path)
-    assert load_specs(file.parent, layout_of(tmp_path), list).specs[topic.lower()].topic == topic
+    specs = load_specs(file.parent, layout_of(tmp_path), list, no_owner).specs
+    assert specs[topic.lower()].topic == topic

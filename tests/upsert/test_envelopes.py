@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from tests.support.plans import no_owner
 from tests.support.upsert_lake import UpsertLake
 from tests.typed.test_spec_draft import draft, layout_of, sample, written
 from tidemark.spec.decode import QuarantineReason
@@ -99,7 +100,9 @@ def test_the_drafted_spec_of_each_form_leads_to_the_rows_of_the_database(
             records.append((key.encode(), None))
     found = draft(sample(*records))
     written(found, tmp_path / "specs", tmp_path)
-    spec = load_specs(tmp_path / "specs", layout_of(tmp_path), list).specs["events"].decode
+    spec = (
+        load_specs(tmp_path / "specs", layout_of(tmp_path), list, no_owner).specs["events"].decode
+    )
     assert spec is not None
     assert spec.upsert is not None
     lake = _Lake(root=tmp_path, spark=spark, envelope=spec.upsert.envelope, flattens=flattens)
@@ -132,7 +135,9 @@ def test_a_value_without_an_operation_is_quarantined(
     payloads.append((b"d", None))
     drafted = draft(sample(*[(b"a", json.dumps(good).encode())] * 30))
     written(drafted, tmp_path / "specs", tmp_path)
-    spec = load_specs(tmp_path / "specs", layout_of(tmp_path), list).specs["events"].decode
+    spec = (
+        load_specs(tmp_path / "specs", layout_of(tmp_path), list, no_owner).specs["events"].decode
+    )
     assert spec is not None
     lake = _Lake(root=tmp_path, spark=spark, envelope=Envelope.DEBEZIUM)
     lake.decode = replace(spec, target=lake.decode.target)

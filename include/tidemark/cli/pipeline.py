@@ -105,7 +105,9 @@ def init(
             with_suite=suite,
             value_format=value_format,
         )
-    file = draft.check(tidemark.specs_path, tidemark.layout, tidemark.recorded_pipelines)
+    file = draft.check(
+        tidemark.specs_path, tidemark.layout, tidemark.recorded_pipelines, tidemark.table_owner
+    )
     draft, rules = _with_suite(tidemark, draft, dry_run=dry_run)
     if not dry_run:
         draft.write(file)

@@ -8,6 +8,7 @@ from typing import Any
 from deltalake import DeltaTable, Schema
 
 from tidemark.lake.columns import field_type
+from tidemark.lake.delta_errors import translate_delta_errors
 from tidemark.lake.errors import (
     ColumnsDiffer,
     ForeignTable,
@@ -15,6 +16,7 @@ from tidemark.lake.errors import (
     TableAppendOnly,
     UnsupportedFeature,
 )
+from tidemark.lake.table_io import open_if_exists
 from tidemark.spec.fields import FieldType, added_fields, type_conflicts
 
 OWNER = "tidemark.pipeline"
@@ -29,6 +31,18 @@ _SUPPORTED_FEATURES = {
 _APPEND_ONLY = "delta.appendOnly"
 _NO_RULES = {"delta.columnMapping.id", "delta.columnMapping.physicalName"}
 """Column metadata of Delta that does not restrict the column's values."""
+
+
+def table_owner(uri: str) -> str | None:
+    """Return the pipeline of a table, from its property; None without a table or the property.
+
+    Raises:
+        StorageFailure: The table cannot be read.
+        DeltaLogDamaged: Its log is damaged, or the folder has data files and no log.
+    """
+    with translate_delta_errors(uri, "reading the table"):
+        table = open_if_exists(uri)
+        return None if table is None else table.metadata().configuration.get(OWNER)
 
 
 def check_owner(table: DeltaTable, uri: str, pipeline: str) -> None:

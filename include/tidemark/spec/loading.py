@@ -403,19 +403,25 @@ class SpecFolder:
 
 
 def load_specs(
-    folder: Path, layout: Layout, recorded_pipelines: Callable[[], Collection[str]]
+    folder: Path,
+    layout: Layout,
+    recorded_pipelines: Callable[[], Collection[str]],
+    table_owner: Callable[[str], str | None],
 ) -> SpecFolder:
     """Read every spec in a folder. A broken file does not affect the other specs.
 
     If specs contradict each other, the pipelines in the control table are valid, and the others are
     broken. So a new spec cannot stop an existing pipeline. The control table is read only after
-    a contradiction, because Airflow loads the specs at each parse of the DAG files. If the control
-    table cannot be read, every contradicting spec has its error.
+    a contradiction, because Airflow loads the specs at each parse of the DAG files. Data tables are
+    read only if the control table does not decide. If a table cannot be read, every contradicting
+    spec has its error.
 
     Args:
         folder: Contains one YAML file for each pipeline.
         layout: Has the quality suites that specs name, and the locations of tables.
         recorded_pipelines: Returns the texts of all pipelines in the control table.
+        table_owner: Returns the property `tidemark.pipeline` of the table at a location; None
+            without a table.
 
     Raises:
         SpecError: The folder does not exist.
@@ -434,16 +440,19 @@ def load_specs(
     problems += _repeated_names(found)
     problems += target_problems(found, layout)
     invalid = {problem.file for problem in problems}
-    conflicts = _conflicts(found, layout, recorded=(), invalid=invalid)
+    conflicts = _conflicts(found, layout, recorded=(), table_owner=lambda _: None, invalid=invalid)
     unknown: dict[str, TidemarkError] = {}
     if conflicts:
         try:
-            recorded = recorded_pipelines()
+            problems += _conflicts(
+                found,
+                layout,
+                recorded=recorded_pipelines(),
+                table_owner=table_owner,
+                invalid=invalid,
+            )
         except TidemarkError as unreadable:
             unknown = {Path(problem.file).stem: unreadable for problem in conflicts}
-        else:
-            conflicts = _conflicts(found, layout, recorded=recorded, invalid=invalid)
-            problems += conflicts
     by_stem: dict[str, list[Problem]] = {}
     for problem in problems:
         by_stem.setdefault(Path(problem.file).stem, []).append(problem)
@@ -461,6 +470,7 @@ def _conflicts(
     layout: Layout,
     *,
     recorded: Collection[str],
+    table_owner: Callable[[str], str | None],
     invalid: Collection[str],
 ) -> list[Problem]:
     """Return the problems between specs. Arguments as for `target_conflicts`."""
@@ -474,7 +484,9 @@ def _conflicts(
             ),
         )
     )
-    of_targets = target_conflicts(found, layout, recorded=recorded, invalid=invalid)
+    of_targets = target_conflicts(
+        found, layout, recorded=recorded, table_owner=table_owner, invalid=invalid
+    )
     return [*of_targets, *_group_problems(by_age, recorded)]
 
 

@@ -6,8 +6,8 @@ import os
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from tidemark.core.texts import counted
 from tidemark.spec.errors import Problem
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
-from tidemark.spec.ref import PipelineKind
+from tidemark.spec.ref import PipelineKind, PipelineRef
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 _FORBIDDEN = re.compile(r"[%?#*\[\]{}\\@:\x00-\x1f\x7f]")
@@ -63,6 +63,8 @@ class _Claim(IntEnum):
     """The control table has events of the pipeline, and none of the table."""
     TABLE = 3
     """The control table has events of the table."""
+    OWNER = 4
+    """The table exists, and its property `tidemark.pipeline` names the pipeline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,6 +75,7 @@ class _Target:
         file: File of the spec.
         order: Position among the targets of all specs; that of a spec's own table is the first.
         key: The key with the location.
+        table: The table, as events and the property `tidemark.pipeline` name it.
         value: The location in the spec.
         location: The location, equal for all spellings.
         claim: How well the table is known.
@@ -81,6 +84,7 @@ class _Target:
     file: Path
     order: int
     key: str
+    table: PipelineRef
     value: str
     location: _Location
     claim: _Claim
@@ -90,6 +94,18 @@ class _Target:
         if self.file == other.file:
             return self.order > other.order
         return self.claim <= other.claim
+
+    def is_undecided_beside(self, other: _Target) -> bool:
+        """Return whether events do not decide a conflict with a target of another spec.
+
+        An upsert table has no events, so it is not known less than a table with events.
+        """
+        lower, higher = sorted((self, other), key=lambda each: each.claim)
+        if self.file == other.file or lower.claim is _Claim.INVALID:
+            return False
+        return lower.claim is higher.claim or (
+            lower.claim is _Claim.PIPELINE and lower.table.kind is PipelineKind.UPSERT
+        )
 
     def problem(self, others: Sequence[_Target]) -> Problem:
         """Return the problem of this target, from the targets that make it invalid."""
@@ -111,6 +127,11 @@ class _Target:
         """Return which pipelines of a conflict the control table contains."""
         if self.file == other.file or other.claim is _Claim.INVALID:
             return ""
+        if other.claim is _Claim.OWNER:
+            both = self.claim is _Claim.OWNER
+            return (
+                "; both tables exist" if both else f"; the existing table is of {other.file.stem}"
+            )
         if other.claim is _Claim.NEW:
             return "" if self.claim < other.claim else "; neither pipeline is in the control table"
         if self.claim is other.claim:
@@ -149,32 +170,44 @@ def target_conflicts(
     layout: Layout,
     *,
     recorded: Collection[str],
+    table_owner: Callable[[str], str | None],
     invalid: Collection[str],
 ) -> Iterator[Problem]:
     """Yield problems of targets equal to, inside or around another one.
 
     Different spellings of a location are equal. A conflict makes every target invalid except the
-    one that is better known than all others, so a new spec cannot stop an existing pipeline.
+    one that is better known than all others, so a new spec cannot stop an existing pipeline. Where
+    the events of the control table do not decide, the existing tables do.
 
     Args:
         specs: Specs by file.
         layout: The lakehouse.
         recorded: Texts of all pipelines in the control table, such as `prices@typed`.
+        table_owner: Returns the property `tidemark.pipeline` of the table at a location.
         invalid: Names of files with other problems.
     """
+
+    def settled(target: _Target) -> _Target:
+        if not any(target.is_undecided_beside(each) for each in by_events.get(target, ())):
+            return target
+        owner = table_owner(layout.data_table(target.value))
+        return replace(target, claim=_Claim.OWNER) if owner == str(target.table) else target
+
     targets = [
         _Target(
             file=file,
             order=order,
             key=key,
+            table=(table := _table(specs[file], key)),
             value=value,
             location=_location(layout.data_table(value)),
-            claim=_claim(file, specs[file], key, recorded=recorded, invalid=invalid),
+            claim=_claim(file, table, recorded=recorded, invalid=invalid),
         )
         for order, (file, key, value) in enumerate(_values(specs))
         if _broken_rule(value) is None
     ]
-    for target, others in _conflicts(targets).items():
+    by_events = _conflicts(targets)
+    for target, others in _conflicts(map(settled, targets)).items():
         if winners := [each for each in others if target.is_invalid_beside(each)]:
             yield target.problem(winners)
 
@@ -186,22 +219,21 @@ def _values(specs: Mapping[Path, PipelineSpec]) -> Iterator[tuple[Path, str, str
             yield file, key, value
 
 
-def _claim(
-    file: Path,
-    spec: PipelineSpec,
-    key: str,
-    *,
-    recorded: Collection[str],
-    invalid: Collection[str],
-) -> _Claim:
-    """Return how well a table is known. An upsert table has no events of its own."""
+def _table(spec: PipelineSpec, key: str) -> PipelineRef:
+    """Return the table of a target. The quarantine belongs to its typed table."""
     kinds = {"target": PipelineKind.LIVE, "decode.upsert.target": PipelineKind.UPSERT}
-    table = spec.ref.of_kind(kinds.get(key, PipelineKind.TYPED))
-    if file.stem != spec.name:
+    return spec.ref.of_kind(kinds.get(key, PipelineKind.TYPED))
+
+
+def _claim(
+    file: Path, table: PipelineRef, *, recorded: Collection[str], invalid: Collection[str]
+) -> _Claim:
+    """Return how well a table is known from events. An upsert table has no events of its own."""
+    if file.stem != table.name:
         return _Claim.INVALID
     if str(table) in recorded:
         return _Claim.TABLE
-    if any(each.partition("@")[0] == spec.name for each in recorded):
+    if any(each.partition("@")[0] == table.name for each in recorded):
         return _Claim.PIPELINE
     return _Claim.INVALID if file.name in invalid else _Claim.NEW
 

@@ -173,7 +173,11 @@ class SpecDraft:
         }
 
     def check(
-        self, folder: Path, layout: Layout, recorded_pipelines: Callable[[], Collection[str]]
+        self,
+        folder: Path,
+        layout: Layout,
+        recorded_pipelines: Callable[[], Collection[str]],
+        table_owner: Callable[[str], str | None],
     ) -> Path:
         """Return the file of the spec, after the checks of every command.
 
@@ -181,6 +185,7 @@ class SpecDraft:
             folder: The folder of specs.
             layout: As for `load_specs`.
             recorded_pipelines: As for `load_specs`.
+            table_owner: As for `load_specs`.
 
         Raises:
             SpecExists: The folder has a spec of this name.
@@ -196,7 +201,7 @@ class SpecDraft:
             # The file of the suite does not exist yet.
             text = replace(self, suite=None).text
             (Path(copy) / file.name).write_text(text, encoding="utf-8")
-            broken = load_specs(Path(copy), layout, recorded_pipelines).broken
+            broken = load_specs(Path(copy), layout, recorded_pipelines, table_owner).broken
         if self.name in broken:
             raise broken[self.name]
         return file
