@@ -28,7 +28,7 @@ from tidemark.core.plan import Plan
 from tidemark.ingest.errors import PlanCancelled, PlanFenced
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import RemovalFenced, TableReplaced, TransactionConflict
-from tidemark.repair.errors import NothingToDo, UnexplainedRows
+from tidemark.repair.errors import NothingToDo, PlanNotLanded, UnexplainedRows
 from tidemark.repair.rewind import Repair
 from tidemark.typed.errors import QuarantineRestored
 from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
@@ -259,6 +259,36 @@ def test_i1_a_restore_of_the_quarantine_during_a_landing_doubles_no_record(
     lake.broken = {1, 5} if corrected else {1, 5, 9}
     lake.run()
     lake.check_rows()
+
+
+@pytest.mark.parametrize("is_replay", [True, False])
+def test_a_rewind_repairs_a_restored_quarantine_if_the_typed_table_is_restored_too(
+    lake: TypedLake, monkeypatch: pytest.MonkeyPatch, is_replay: bool
+) -> None:
+    """The driver was killed before it recorded the plan. Files of the complete version are gone."""
+    before = [DeltaTable(uri).version() for uri in (lake.quarantine_uri, lake.typed_uri)]
+    if is_replay:
+        plan = replay_plan(lake)
+    else:
+        lake.bronze.run(4)
+        lake.broken = {1, 5, 9}
+        found = lake.decoding.plan().plan
+        assert found is not None
+        plan = found
+    after(monkeypatch, TypedTablePair, "append", kill)
+    with pytest.raises(Killed):
+        lake.ingest.execute(plan.sequence)
+    DeltaTable(lake.quarantine_uri).restore(before[0])
+    with pytest.raises(QuarantineRestored) as refused:
+        lake.run()
+    assert refused.value.sequence == plan.sequence
+    # The exit of a recorded plan.
+    with pytest.raises(PlanNotLanded):
+        lake.undo.undo(plan.sequence, "ops", "its quarantine was restored")
+    restore_typed(lake, before[1])
+    lake.repair.rewind("ops", "both tables were restored")
+    lake.run()
+    lake.check()
 
 
 @pytest.mark.parametrize("undone", [False, True])

@@ -155,7 +155,12 @@ class QuarantineRestored(TerminalError):
         "A RESTORE (version {at}) of the quarantine of {pipeline!r} removed the changes of plan "
         "{sequence}, which has landed."
     )
-    fix = "Restore {table} to version {complete_version}, which has all changes."
+    fix = (
+        "Restore {table} to version {complete_version}, which has all changes. If its files are "
+        "gone, run `tidemark undo {pipeline} --plan {sequence} --reason TEXT`. If the plan is not "
+        "recorded (PlanNotLanded), restore the typed table to the version before the plan, then "
+        "run `tidemark rewind {pipeline} --reason TEXT`."
+    )
 
     @property
     def complete_version(self) -> int:
