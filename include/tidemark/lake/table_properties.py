@@ -13,12 +13,17 @@ Otherwise each writer removes them by the clock of its machine. A clock that is 
 remove the whole log before the newest checkpoint.
 """
 
+STATISTICS_COLUMNS = ("partition", "offset", "timestamp", "plan_sequence")
+"""The columns that readers prune by and that `plan_counts` and `plan_removal` decide by.
+
+They come before every struct: delta-rs returns no statistics of columns after a struct without any.
+"""
+
 DATA_TABLE_PROPERTIES: Mapping[str, str] = {
     **KEEP_OLD_COMMITS,
     # Spark's default: a reader replays the commits since the newest checkpoint.
     "delta.checkpointInterval": "10",
-    # The columns that readers prune by and that `plan_counts` counts by.
-    "delta.dataSkippingStatsColumns": "partition,offset,timestamp,plan_sequence",
+    "delta.dataSkippingStatsColumns": ",".join(STATISTICS_COLUMNS),
 }
 
 _PAYLOAD = ColumnProperties(dictionary_enabled=False)

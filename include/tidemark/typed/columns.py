@@ -8,6 +8,7 @@ from deltalake import Field, Schema
 
 from tidemark.lake.columns import BRONZE_SCHEMA, delta_type, nullable_column
 from tidemark.lake.data_table import DeltaDataTable
+from tidemark.lake.table_properties import STATISTICS_COLUMNS
 from tidemark.spec.decode import DecodeSpec, Part
 from tidemark.spec.fields import FieldType, Struct
 from tidemark.spec.flattening import TOMBSTONE, VALUE, flattened, unflattened
@@ -35,6 +36,8 @@ def typed_table_of_any_columns(uri: str) -> DeltaDataTable:
 def typed_schema(decode: DecodeSpec, columns: Mapping[Part, FieldType] | None = None) -> Schema:
     """Return the columns of a typed table: those of a bronze table, with decoded keys and values.
 
+    The position of a record comes first (see `STATISTICS_COLUMNS`).
+
     Args:
         decode: How records are decoded.
         columns: Types of the parts whose schemas are in a registry. A part without a known type has
@@ -50,7 +53,10 @@ def typed_schema(decode: DecodeSpec, columns: Mapping[Part, FieldType] | None = 
     if decode.flattens:
         decoded.append(nullable_column(TOMBSTONE, "boolean"))
     ids = [nullable_column(part.schema_id, "long") for part in decode.framed_parts]
-    return Schema([*decoded, *_positions(), *ids])
+    positions = _positions()
+    first = [field for field in positions if field.name in STATISTICS_COLUMNS]
+    others = [field for field in positions if field.name not in STATISTICS_COLUMNS]
+    return Schema([*first, *decoded, *others, *ids])
 
 
 def _positions() -> list[Field]:
