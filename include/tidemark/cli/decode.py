@@ -183,14 +183,14 @@ def upsert(
     names = list(dict.fromkeys(tidemark.pipeline(name).upserts.spec.origin for name in pipelines))
     if dry_run:
         outcomes = Outcomes.of(for_each(tidemark, names, _draft_of_merge))
+        backlogs = for_each(tidemark, names, lambda each: each.decoder.backlog())
     else:
-        outcomes = on_engine(tidemark, master, names).upsert()
-    backlogs = for_each(tidemark, names, lambda each: each.decoder.backlog())
+        outcomes, backlogs = on_engine(tidemark, master, names).upsert(), {}
     # A merge has no plan.
     outcomes.records = [
         {"typed_version": None}
         | {key: value for key, value in outcomes.by_pipeline[name].items() if key != "plan"}
-        | _left_to_decode(outcomes.by_pipeline[name], backlogs[name])
+        | _left_to_decode(outcomes.by_pipeline[name], backlogs.get(name))
         for name in names
     ]
     print_outcomes(
@@ -205,9 +205,11 @@ def _draft_of_merge(pipeline: Pipeline) -> Result:
     return {"outcome": PlanOutcome.NOTHING.value} if merge is None else merge.as_record()
 
 
-def _left_to_decode(record: Result, backlog: DecodeBacklog | TidemarkError) -> dict[str, int]:
-    """Return how many offsets a decode must add or remove before a merge can."""
-    if "error" in record or isinstance(backlog, TidemarkError):
+def _left_to_decode(
+    record: Result, backlog: DecodeBacklog | TidemarkError | None
+) -> dict[str, int]:
+    """Return how many offsets a decode must add or remove before a merge can, if it is known."""
+    if "error" in record or not isinstance(backlog, DecodeBacklog):
         return {}
     return {"to_decode": backlog.offsets - backlog.surplus, "to_remove": backlog.surplus}
 
