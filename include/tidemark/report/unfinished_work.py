@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
 from tidemark.core.errors import TidemarkError
@@ -357,8 +358,10 @@ class UnfinishedWorkReader:
             last_check=str(statuses.get(newest, NOT_CHECKED)) if newest else None,
             newest_plan=newest,
         )
+        landed_at = cache(lambda: self.control.recorded_at(ledger.pipeline, EventKind.LANDED))
         if self.spec.decode is None:
-            unchecked = self._unchecked(ledger, statuses) if _has_checks(statuses) else ()
+            is_checked = _has_checks(statuses)
+            unchecked = self._unchecked(ledger, statuses, landed_at()) if is_checked else ()
             return replace(work, unchecked_plans=unchecked)
         typed = self.control.summary(self.spec.typed_spec().name)
         open_plans = (*open_plans, *self._open_plans(typed))
@@ -380,13 +383,15 @@ class UnfinishedWorkReader:
             undecoded=size_of(undecoded),
             to_withdraw=self._to_withdraw(ledger, hidden, typed),
             unmerged_removals=len(merge.changes.removed) if merge else 0,
-            undecoded_since=self._undecoded_since(ledger, typed, undecoded) if waits else None,
+            undecoded_since=(
+                self._undecoded_since(ledger, typed, undecoded, landed_at()) if waits else None
+            ),
             decode_error=refused,
             upsert_error=upsert_error,
             unmerged=merge.scope if merge else None,
             unmerged_since=self._first_change(typed.pipeline, merge) if merge else None,
             unchecked=sum(map(size_of, hidden.unchecked.values())),
-            unchecked_plans=self._unchecked(ledger, statuses) if is_checked else (),
+            unchecked_plans=self._unchecked(ledger, statuses, landed_at()) if is_checked else (),
             quarantined=self.quarantined(open_typed_plans),
         )
 
@@ -421,7 +426,11 @@ class UnfinishedWorkReader:
         )
 
     def _undecoded_since(
-        self, ledger: Ledger, typed: Ledger, undecoded: Mapping[int, SpanSet]
+        self,
+        ledger: Ledger,
+        typed: Ledger,
+        undecoded: Mapping[int, SpanSet],
+        landed_at: Mapping[int, datetime],
     ) -> datetime | None:
         """Return the time from which on the undecoded offsets could have been decoded.
 
@@ -432,7 +441,6 @@ class UnfinishedWorkReader:
         partition, spans = max(undecoded.items(), key=lambda each: each[1].size)
         first = spans.spans[0].start
         plans = self._plans_at(ledger, partition, first)
-        landed_at = self.control.recorded_at(ledger.pipeline, EventKind.LANDED)
         undone_at = self.control.recorded_at(typed.pipeline, EventKind.UNDONE).values()
         times = [at for plan in plans for at in (landed_at.get(plan), self.decided_at(plan)) if at]
         return max([*times, *undone_at]) if times else None
@@ -470,10 +478,12 @@ class UnfinishedWorkReader:
         return min(times, default=None)
 
     def _unchecked(
-        self, ledger: Ledger, statuses: Mapping[int, PublicationStatus]
+        self,
+        ledger: Ledger,
+        statuses: Mapping[int, PublicationStatus],
+        landed_at: Mapping[int, datetime],
     ) -> tuple[UncheckedPlan, ...]:
         """Return the oldest plans with rows and without any decision."""
-        landed_at = self.control.recorded_at(ledger.pipeline, EventKind.LANDED)
         # A summary has the plans that were taken back.
         rowless = {number for number, each in ledger.plans.items() if not each.has_rows}
         oldest = [
