@@ -7,19 +7,16 @@ columns, and the bronze table keeps every record.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from tidemark.core.ledger import PlanRecord
 from tidemark.core.offsets import size_of
 from tidemark.ingest.ledgers import missing_rows
-from tidemark.ingest.recorder import Recorder
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import TransactionConflict
-from tidemark.repair.abandon import Abandon
 from tidemark.repair.errors import PlanLanded, UnexplainedRows
-from tidemark.repair.undo import Undo
 from tidemark.typed.decoder import DecodePlanner, topic_ids_of
 from tidemark.typed.errors import BronzeRowsMissing
 
@@ -103,21 +100,17 @@ class TypedClearing:
         return self.planner.spec.name
 
     def _attempt(self, requested_by: str, reason: str) -> None:
-        undo = Undo(
-            pipeline=self._pipeline,
-            control=self.planner.control,
-            table=self.planner.table,
-            now=self.planner.now,
-        )
-        for record in self._plans():
+        undo = self.planner.undo
+        plans = self._plans()
+        for record in plans:
             if record.undoing:
                 # This undo blocks all other commands until it ends.
                 undo.undo(record.plan.sequence, requested_by, reason)
-        for record in self._plans():
+        for record in plans:
             if record.is_open:
                 # A plan that has landed is undone below.
                 with suppress(PlanLanded):
-                    self._abandon.abandon(record.plan.sequence, requested_by, reason)
+                    self.planner.abandon.abandon(record.plan.sequence, requested_by, reason)
         for record in self._plans():
             if record.held_now is not None:
                 undo.undo(record.plan.sequence, requested_by, reason)
@@ -135,25 +128,7 @@ class TypedClearing:
             seen=f"{sum(each.rows for each in rows)} rows",
         )
 
-    def _plans(self) -> Iterator[PlanRecord]:
-        """Yield all plans, the newest first: a replacing plan before those that it replaced."""
+    def _plans(self) -> Sequence[PlanRecord]:
+        """Return all plans, the newest first: a replacing plan before those that it replaced."""
         plans = self.planner.control.ledger(self._pipeline).plans
-        return (plans[sequence] for sequence in sorted(plans, reverse=True))
-
-    @property
-    def _abandon(self) -> Abandon:
-        planner = self.planner
-        recorder = Recorder(
-            control=planner.control,
-            data_log=planner.table,
-            watermarks=planner.bronze_log,
-            log_reader=planner.bronze_log,
-            now=planner.now,
-        )
-        return Abandon(
-            pipeline=self._pipeline,
-            control=planner.control,
-            table=planner.table,
-            recorder=recorder,
-            now=planner.now,
-        )
+        return [plans[sequence] for sequence in sorted(plans, reverse=True)]

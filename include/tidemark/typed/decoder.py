@@ -195,6 +195,32 @@ class DecodePlanner:
             data_log=self.bronze,
         )
 
+    @property
+    def abandon(self) -> Abandon:
+        """Abandons open plans of the typed table."""
+        return Abandon(
+            pipeline=self.spec.name,
+            control=self.control,
+            table=self.table,
+            recorder=self._recorder,
+            now=self.now,
+        )
+
+    @property
+    def undo(self) -> Undo:
+        """Undoes landed plans of the typed table."""
+        return Undo(pipeline=self.spec.name, control=self.control, table=self.table, now=self.now)
+
+    @property
+    def _recorder(self) -> Recorder:
+        return Recorder(
+            control=self.control,
+            data_log=self.table,
+            watermarks=self.bronze_log,
+            log_reader=self.bronze_log,
+            now=self.now,
+        )
+
     def plan(self) -> PlanResult:
         """Return the next plan: the open one or a new one; no plan if all offsets are decoded.
 
@@ -450,23 +476,10 @@ class DecodePlanner:
 
     def _record_or_abandon(self, ledger: Ledger, plan: Plan, landing: Landing | None) -> None:
         """Record an open plan that has landed; abandon one that is outdated."""
-        recorder = Recorder(
-            control=self.control,
-            data_log=self.table,
-            watermarks=self.bronze_log,
-            log_reader=self.bronze_log,
-            now=self.now,
-        )
         if landing is not None:
-            recorder.record(ledger, plan, landing)
+            self._recorder.record(ledger, plan, landing)
             return
-        Abandon(
-            pipeline=self.spec.name,
-            control=self.control,
-            table=self.table,
-            recorder=recorder,
-            now=self.now,
-        ).abandon(
+        self.abandon.abandon(
             plan.sequence,
             _REQUESTER,
             "the decoder in the spec has changed, or some offsets left the bronze table or its "
@@ -503,10 +516,9 @@ class DecodePlanner:
         return to_undo, shared_offsets
 
     def _undo(self, sequences: Iterable[int]) -> None:
-        undo = Undo(pipeline=self.spec.name, control=self.control, table=self.table, now=self.now)
         reason = f"some of its offsets are no longer published by {self.spec.origin}"
         for sequence in sequences:
-            undo.undo(sequence, _REQUESTER, reason)
+            self.undo.undo(sequence, _REQUESTER, reason)
 
     def _stale_offsets(self, landed: Ledger, ledger: Ledger) -> _ByTopicId:
         """Return the decoded offsets that have landed again in the bronze table since."""
