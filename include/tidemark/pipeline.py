@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from tidemark.maintenance.service import Maintenance
     from tidemark.quality.check_results import QualityReport
     from tidemark.quality.check_results_table import DeltaCheckResults
-    from tidemark.quality.docs import DocsFolders
     from tidemark.quality.publication_service import Publication
     from tidemark.quality.publication_table import DeltaPublicationTable
     from tidemark.quality.service import Quality
@@ -92,7 +91,7 @@ _Part = TypeVar("_Part")
 REPORTED_PERIOD = timedelta(days=30)
 """Period of a report without another one."""
 REPORTED_PLANS = 1_000
-"""Most plans of a pipeline whose report is written without a request: a report reads every plan."""
+"""Most plans of a pipeline whose report is a page of the console: a report reads every plan."""
 REPORTED_RECORDS = 10_000
 """Most quarantined records of such a pipeline."""
 _PAGE_TIMEOUT_S = 5.0
@@ -920,7 +919,7 @@ class Pipeline:
         return reports.report(since or until - REPORTED_PERIOD, until)
 
     def reason_against_report(self) -> str | None:
-        """Return why a report takes too long for a page or a step of a run; None if it does not."""
+        """Return why a report takes too long for a page; None if it does not."""
         newest = self.control.summary(self.name).last_sequence
         if newest > REPORTED_PLANS:
             return f"{newest:,} plans, more than {REPORTED_PLANS:,}"
@@ -930,65 +929,6 @@ class Pipeline:
         if records > REPORTED_RECORDS:
             return f"more than {REPORTED_RECORDS:,} records in quarantine"
         return None
-
-    def write_report(self, report: PipelineReport) -> Path:
-        """Write the report of the last days among the quality pages, and its summary."""
-        from tidemark.quality.start_page import save_summary
-        from tidemark.report.page import summary, write_page
-
-        page = write_page(report, self.quality_folders.report, self.quality_folders)
-        save_summary(self.quality_folders, summary(report))
-        return page
-
-    def refresh_pages(self) -> None:
-        """Bring the pipeline's quality pages up to date, after a check or another change.
-
-        Notes on the pages of earlier checks that their plans lost rows. Writes the report, unless
-        it takes too long.
-        """
-        from tidemark.ingest.errors import NothingLanded
-        from tidemark.lake.local_files import translate_os_errors
-        from tidemark.quality.start_page import Summary, save_summary
-
-        with translate_os_errors(self.quality_folders.site, "writing the quality pages"):
-            try:
-                self._note_removals()
-                if self.reason_against_report() is None:
-                    self.write_report(self.report())
-            except NothingLanded:
-                nothing = Summary(
-                    created_at=self.context.now(), css="quiet", headline="Nothing landed"
-                )
-                save_summary(self.quality_folders, nothing)
-            except TidemarkError as error:
-                failed = Summary(
-                    created_at=self.context.now(),
-                    css="bad",
-                    headline=f"No report: {type(error).__name__}",
-                    fix=error.rendered("fix"),
-                )
-                save_summary(self.quality_folders, failed)
-
-    def _note_removals(self) -> None:
-        from tidemark.quality.docs import listed_runs, note_removals
-        from tidemark.report.removed_rows import read_removed_rows
-
-        folders = self.quality_folders
-        plans = {run["plan"] for run in listed_runs(folders.site)}
-        if not plans:
-            return
-        entries = self.control.plan_history(self.name, min(plans), max(plans) + 1)
-        records = [each.record for each in entries if each.record.plan.sequence in plans]
-        removed = read_removed_rows(self.control, self.name, records)
-        with folders.locked():
-            note_removals(folders, {n: (r.removed_at, r.sentence) for n, r in removed.items()})
-
-    @property
-    def quality_folders(self) -> DocsFolders:
-        """Folders of the pipeline's quality pages."""
-        from tidemark.quality.docs import DocsFolders
-
-        return DocsFolders(home=self.context.layout.quality_home, pipeline=self.name)
 
     def maintenance(self) -> Maintenance:
         """Return the maintenance of the data table. Needs no JVM."""

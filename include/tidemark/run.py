@@ -105,7 +105,7 @@ JOBS: Mapping[str, Job[Any]] = {
         PlanRef.parse, steps.ingest, _plans_at_once, steps.offsets_of, reads_kafka=True
     ),
     "decode": Job.of_step(PlanRef.parse, steps.ingest, _plans_at_once, steps.offsets_of),
-    "check": Job.of_step(PlanRef.parse, steps.check_with_pages, offsets=steps.offsets_of),
+    "check": Job.of_step(PlanRef.parse, steps.check, offsets=steps.offsets_of),
     "upsert": Job.of_step(MergeRef.parse, steps.upsert),
     "replay_preview": Job.of_step(ReplayRef.parse, steps.preview_replay, reads_registry=True),
     "run": Job(

@@ -25,7 +25,6 @@ from tidemark.core.plan import PlanRef
 from tidemark.ingest.errors import CommitNotFound
 from tidemark.ingest.ledgers import recorded_plan, refuse_cancelled
 from tidemark.ingest.planner import PlanOutcome, PlanResult
-from tidemark.pages import refresh_pages
 from tidemark.pipeline import Pipeline
 from tidemark.quality.publication import NOT_CHECKED
 from tidemark.quality.service import raise_if_failed
@@ -83,14 +82,6 @@ def check(app: App, plan: PlanRef) -> Result:
         "checks": len(report.results),
         "data_docs": report.data_docs,
     }
-
-
-def check_with_pages(app: App, plan: PlanRef) -> Result:
-    """Check a landed plan, and bring its pipeline's quality pages up to date."""
-    try:
-        return check(app, plan)
-    finally:
-        refresh_pages(app, plan.pipeline)
 
 
 def upsert(app: App, merge: MergeRef) -> Result:
@@ -240,7 +231,6 @@ def complete(app: App, plans: Sequence[PlanRef]) -> list[Outcome]:
         # The process is ending; threads that still run take no further step.
         stopped.set()
         raise
-    refresh_pages(app, *dict.fromkeys(plan.pipeline for plan in plans))
     return [({"steps": run.steps}, ExitCode.worst(run.codes)) for run in runs]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -117,21 +116,6 @@ def test_plans_are_submitted_until_all_records_are_decoded(
         assert submitted(spark_submit) == expected
     assert lake.decoded() == [(0, 0, "a"), (0, 1, "b")]
     lake.check()
-
-
-@pytest.mark.usefixtures("lake")
-def test_the_report_shows_records_that_a_run_quarantined(
-    task_probe: Probe, spark_submit: Path
-) -> None:
-    """The check of the run wrote the report before the decode."""
-    pipeline = App(environ=environ_of(spark_submit, ExitCode.OK)).pipeline("events")
-    pipeline.refresh_pages()
-    report = pipeline.quality_folders.report
-    quarantined = r"In quarantine\s*</\w+>.{0,200}?1 record"
-    assert not re.search(quarantined, report.read_text(), re.DOTALL)
-    spark_submit.write_text(DECODING)
-    assert run(task_probe, spark_submit, BROKEN="1").value["error"] is None
-    assert re.search(quarantined, report.read_text(), re.DOTALL)
 
 
 def test_a_run_with_undecoded_records_is_not_followed_by_another_run(

@@ -1,11 +1,10 @@
-"""`tidemark report`: the page and its JSON, over real tables without Spark or Kafka."""
+"""`tidemark report`: its text, file and JSON, over real tables without Spark or Kafka."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -91,6 +90,23 @@ def decode_more_records(lake: FileLake, home: Path) -> TypedLake:
     return typed
 
 
+def report_file(offline: Command, folder: Path, *options: str) -> Path:
+    """Write the report of `events` to a file, and return the file."""
+    file = folder / "report.html"
+    offline("report", "events", *options, "--output", str(file))
+    return file
+
+
+def printed_rows(text: str, title: str) -> list[list[str]]:
+    """Return the cells of the printed table below a title."""
+    table = text.split(f"{title}\n")[1].split("└")[0]
+    return [
+        [cell.strip() for cell in line.strip("│").split("│")]
+        for line in table.splitlines()
+        if line.startswith("│")
+    ]
+
+
 class Page(HTMLParser):
     """The text of a page, and the resources that it loads."""
 
@@ -127,24 +143,28 @@ class Page(HTMLParser):
 
 
 def test_the_page_and_the_json_account_for_a_complete_period(
-    lake: FileLake, offline: Command
+    lake: FileLake, offline: Command, tmp_path: Path
 ) -> None:
     """They contain status, rules and trends. The page is one file, with all text escaped."""
-    done = offline("report", "events", *PERIOD)
+    file = tmp_path / "new" / "report.html"
+    done = offline("report", "events", *PERIOD, "--output", str(file))
     assert (done.code, "3 plans, 9 records: complete" in done.out) == (ExitCode.OK, True)
-    page = Page(Path(done.out.splitlines()[-1]))
+    assert done.out.splitlines()[-1] == str(file)
+    page = Page(file)
     assert "Every offset from the first to the last of the period" in page.text
     assert "published 2 1, 3" in page.text
     assert "blocked 1 2" in page.text
     assert "failed critical at most 15 null_key_percent" in page.text
     assert "1 of 3" in page.text
     # The page loads nothing, and all values are text.
-    assert page.open == []
-    assert [name for name, _ in page.fetched] == ["href"]
+    assert (page.open, page.fetched) == ([], [])
     assert _SCRIPT in page.text
-    assert not re.search(r"url\(|@import|https?:", Path(done.out.splitlines()[-1]).read_text())
+    assert not re.search(r"url\(|@import|https?:", file.read_text())
 
-    record = offline("report", "events", *PERIOD, "--json").json
+    written = file.read_bytes()
+    file.unlink()
+    record = offline("report", "events", *PERIOD, "--json", "--output", str(file)).json
+    assert len(file.read_bytes()) == len(written)
     assert record["certificate"]["complete"] is True
     (account,) = record["certificate"]["partitions"]
     rows = [offset for _, offset in lake.rows()]
@@ -169,8 +189,8 @@ def test_a_browser_shows_the_whole_page(
     """It loads nothing, reports no error, and hides or cuts nothing, also on a phone."""
     decode_more_records(lake, tmp_path).run()
     lake.undo.undo(3, "test", "not meant")
-    done = offline("report", "events", *PERIOD)
-    shown = open_page(Path(done.out.splitlines()[-1]), tmp_path, width=width)
+    page = report_file(offline, tmp_path, *PERIOD)
+    shown = open_page(page, tmp_path, width=width)
     assert (shown.fetched, shown.messages, shown.overflow) == ([], [], 0)
     headings = [text for tag, text in shown.elements if tag == "H2"]
     assert headings == [
@@ -195,15 +215,18 @@ def test_quarantined_records_are_counted_and_shown_without_content(
 ) -> None:
     """Reasons are ordered by frequency. The first twenty offsets are listed, and no value."""
     typed = decode_more_records(lake, tmp_path)
-    done = offline("report", "events", *PERIOD)
-    assert "In quarantine No records." in Page(Path(done.out.splitlines()[-1])).text
+    assert "In quarantine No records." in Page(report_file(offline, tmp_path, *PERIOD)).text
 
     typed.run()
-    done = offline("report", "events", *PERIOD)
-    file = Path(done.out.splitlines()[-1])
-    assert ", 25 records in quarantine, " in done.out
+    file = report_file(offline, tmp_path, *PERIOD)
     page = Page(file)
     rule = f"above_0 {_SCRIPT}"
+    printed = offline("report", "events", *PERIOD).out
+    assert ", 25 records in quarantine, " in printed
+    assert printed_rows(printed, "In quarantine") == [
+        ["rule_broken", "-", rule, "23"],
+        ["malformed", "value", "-", "2"],
+    ]
     assert "25 records, not decoded or against a row rule" in page.text
     assert "The oldest of them is in plan 1 of the typed table." in page.text
     assert f"records rule_broken {rule} 23 malformed value 2 The first 20" in page.text
@@ -239,7 +262,7 @@ def test_fields_without_a_name_in_the_schema_are_counted_by_name(
     done = offline("report", "events")
     line = "newest 3 decoded records: 2 with unnamed fields: 'venue' (2), '<b>&' (1)"
     assert line in done.out.splitlines()
-    text = Page(Path(done.out.splitlines()[-1])).text
+    text = Page(report_file(offline, tmp_path)).text
     assert "does not name are in 2 of the newest 3 decoded records, from plan 1 of" in text
     assert "field records venue 2 <b>& 1" in text
     assert offline("report", "events", "--json").json["unnamed_fields"] == {
@@ -251,7 +274,7 @@ def test_fields_without_a_name_in_the_schema_are_counted_by_name(
     }
     monkeypatch.setattr(Pipeline, "masked_columns", lambda _: ["value"])
     assert offline("report", "events", "--json").json["unnamed_fields"]["names"] == {}
-    text = Page(Path(offline("report", "events").out.splitlines()[-1])).text
+    text = Page(report_file(offline, tmp_path)).text
     assert "venue" not in text
     assert "This page does not show the names of these fields." in text
 
@@ -271,11 +294,16 @@ def test_columns_that_a_suite_masks_now_are_masked_in_earlier_checks(
     (suites / "prices.json").write_text(json.dumps(suite))
     with (tmp_path / "pipelines" / "events.yaml").open("a") as spec:
         spec.write("quality: {suite: prices}\n")
-    done = offline("report", "events", *PERIOD)
-    text = Page(Path(done.out.splitlines()[-1])).text
+    text = Page(report_file(offline, tmp_path, *PERIOD)).text
     assert "0 4 (masked) 0 5 (masked) Records of plan 2" in text
     assert f"-1 {_SCRIPT}" not in text
 
+    assert _SCRIPT not in "".join(
+        row[-1]
+        for row in printed_rows(
+            offline("report", "events", *PERIOD).out, "Records against failed rules"
+        )
+    )
     printed = offline("report", "events", *PERIOD, "--json")
     low = printed.json["rules"][1]
     assert low["examples"] == [
@@ -285,13 +313,14 @@ def test_columns_that_a_suite_masks_now_are_masked_in_earlier_checks(
 
 
 def test_an_incomplete_period_ends_with_exit_code_65_on_request(
-    lake: FileLake, offline: Command
+    lake: FileLake, offline: Command, tmp_path: Path
 ) -> None:
-    """The plan was undone; the page and the JSON count its offsets."""
+    """The plan was undone; the text, the page and the JSON have its offsets."""
     lake.undo.undo(2, "test", "not meant")
     done = offline("report", "events", *PERIOD, "--exit-code")
     assert (done.code, "NOT complete" in done.out) == (ExitCode.REFUSED, True)
-    page = Page(Path(done.out.splitlines()[-1]))
+    assert printed_rows(done.out, "Not in the table") == [["0", "3", "6"]]
+    page = Page(report_file(offline, tmp_path, *PERIOD))
     assert "Not complete: 3 offsets between the first and the last of the period" in page.text
     certificate = offline("report", "events", *PERIOD, "--json").json["certificate"]
     assert (certificate["missing"], certificate["partitions"][0]["missing"]) == (3, [[3, 6]])
@@ -307,13 +336,16 @@ def test_a_period_of_a_recreated_topic_is_not_certified(lake: FileLake, offline:
     assert "not counted here: 3 plans of the period" in done.out
 
 
-def test_a_period_without_landings_certifies_nothing(lake: FileLake, offline: Command) -> None:
+def test_a_period_without_landings_certifies_nothing(
+    lake: FileLake, offline: Command, tmp_path: Path
+) -> None:
     """A period that ends before its start is wrong usage."""
-    done = offline("report", "events", "--since", "2001-01-01", "--until", "2001-02-01")
-    assert "Nothing landed in this period" in Page(Path(done.out.splitlines()[-1])).text
+    period = ("--since", "2001-01-01", "--until", "2001-02-01")
+    done = offline("report", "events", *period)
+    page = Page(report_file(offline, tmp_path, *period))
+    assert "Nothing landed in this period" in page.text
     assert "0 plans, 0 records: nothing landed" in done.out
-    checked = offline("report", "events", "--since", "2001-01-01", "--until", "2001-02-01",
-                       "--exit-code", "--json")  # fmt: skip
+    checked = offline("report", "events", *period, "--exit-code", "--json")
     assert (checked.code, checked.json["certificate"]["complete"]) == (ExitCode.REFUSED, False)
     wrong = offline("report", "events", "--since", "2001-02-01", "--until", "2001-01-01")
     assert wrong.code == ExitCode.USAGE
@@ -321,42 +353,40 @@ def test_a_period_without_landings_certifies_nothing(lake: FileLake, offline: Co
     assert (nothing.code, nothing.json["error"]) == (ExitCode.REFUSED, "NothingLanded")
 
 
-def test_maintenance_removes_old_pages(lake: FileLake, offline: Command, tmp_path: Path) -> None:
-    """The page is among the Data Docs of its pipeline."""
-    done = offline("report", "events", *PERIOD)
-    page = Path(done.out.splitlines()[-1])
-    assert page.parent == tmp_path / "quality" / "data_docs" / "events" / "reports"
-    assert offline("maintain", "events").code == ExitCode.OK
-    assert page.exists()
-    old = datetime(2001, 1, 1, tzinfo=UTC).timestamp()
-
-    os.utime(page, (old, old))
-    assert offline("maintain", "events").code == ExitCode.OK
-    assert not page.exists()
-
-
-def test_without_a_pipeline_the_start_page_links_to_the_report_of_each(
+def test_the_report_prints_failed_rules_with_records_and_writes_nothing(
     lake: FileLake, offline: Command, tmp_path: Path
 ) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    printed = offline("report", "events", *PERIOD).out
+    assert "2 rules: 2 failed" in printed
+    assert printed_rows(printed, "Published") == [["published", "2", "1, 3"], ["blocked", "1", "2"]]
+    assert [(row[0], row[-1]) for row in printed_rows(printed, "Failed rules")] == [
+        ("critical", "2"),
+        ("warning", "2"),
+    ]
+    assert [row[1:] for row in printed_rows(printed, "Records against failed rules")] == [
+        ["2", "0", "4", f"-1 {_SCRIPT}"],
+        ["2", "0", "5", "null"],
+    ]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_without_a_pipeline_each_has_one_line(lake: FileLake, offline: Command) -> None:
     done = offline("report")
-    start = tmp_path / "quality" / "index.html"
-    assert (done.code, done.out.splitlines()[-1]) == (ExitCode.OK, str(start))
-    assert "idle: nothing landed" in done.out
-    page = Page(start)
-    folder = "data_docs/events"
-    assert ("href", f"{folder}/report.html") in page.fetched
-    assert all((start.parent / address).exists() for _, address in page.fetched)
-    assert "Nothing landed" in page.text
+    assert done.code == ExitCode.OK
+    assert done.out.splitlines() == [
+        "events: 0 plans, 0 records: nothing landed",
+        "idle: nothing landed",
+    ]
     records = {each["pipeline"]: each for each in offline("report", "--json").json}
     assert records["idle"]["outcome"] == "nothing landed"
     assert "certificate" in records["events"]
-    assert offline("report", "--since", "2001-01-01").code == ExitCode.USAGE
+    for option in ("--since=2001-01-01", "--output=report.html"):
+        assert offline("report", option).code == ExitCode.USAGE
 
 
 @pytest.mark.slow
-def test_an_undo_is_on_the_report_and_the_start_page_at_once(
-    lake: FileLake, offline: Command, tmp_path: Path
-) -> None:
+def test_an_undo_is_on_the_report(lake: FileLake, offline: Command, tmp_path: Path) -> None:
     """The undone plan's figures and failures do not count."""
     since = f"{NOW - timedelta(days=1):%Y-%m-%d}"
     before = offline("report", "events", "--since", since, "--json").json
@@ -368,8 +398,7 @@ def test_an_undo_is_on_the_report_and_the_start_page_at_once(
     assert [value for value, _ in after["rules"][0]["values"]] == [1, 3]
     (removed,) = after["removed"]
     assert (removed["plan"], removed["removal"], removed["reason"]) == (2, "undone", "wrong hour")
-    pages = tmp_path / "quality"
-    assert (pages / "index.html").exists()
-    assert (pages / "data_docs" / "events" / "report.html").exists()
-    page = Path(offline("report", "events", "--since", since).out.splitlines()[-1])
-    assert "2 undone" in Page(page).text
+    printed = offline("report", "events", "--since", since).out
+    ((plan, what, _, reason),) = printed_rows(printed, "Undone and replaced")
+    assert (plan, what, reason) == ("2", "undone", "wrong hour")
+    assert "2 undone" in Page(report_file(offline, tmp_path, "--since", since)).text

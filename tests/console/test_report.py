@@ -145,16 +145,14 @@ def test_a_large_quarantine_has_the_command_instead(
     assert "events has more than 1 records in quarantine" in page
 
 
-def test_the_report_links_to_the_data_docs(lake: FileLake, tmp_path: Path) -> None:
-    docs = tmp_path / "quality" / "data_docs" / "events"
-    docs.mkdir(parents=True)
-    (docs / "index.html").write_text("checks")
-    address = "/pipelines/events/quality/docs/index.html"
-    assert f'href="{address}"' in console_of(tmp_path).get(PAGE).text
-    start = console_of(tmp_path).get("/pipelines/events/index.html")
-    assert "<h1>Pipelines" in start.text or start.url.path == "/"
-    hidden = console_of(tmp_path, viewer=SomeRights(payloads=False))
-    assert address not in hidden.get(PAGE).text
+def test_the_report_links_to_the_plans_that_failed_or_lost_rows(
+    lake: FileLake, tmp_path: Path
+) -> None:
+    lake.undo.undo(2, "test", "not meant")
+    client = console_of(tmp_path)
+    links = links_of(client.get(PAGE).text)
+    assert {links[plan] for plan in ("2", "3")} == {f"/pipelines/events/plans/{n}" for n in (2, 3)}
+    assert "undone" in client.get(links["2"]).text
 
 
 def test_a_plan_links_to_its_checks_and_to_a_report_that_contains_it(
@@ -199,7 +197,7 @@ def test_a_pipeline_of_many_plans_has_the_command_instead(
     monkeypatch.setattr(pipeline_module, "REPORTED_PLANS", 2)
     page = console_of(tmp_path).get(PAGE).text
     assert "events has 3 plans, more than 2, which take too long for this page" in page
-    assert "<pre>tidemark report events</pre>" in page
+    assert "<pre>tidemark report events --output report.html</pre>" in page
     assert 'class="summary' not in page
 
 

@@ -40,7 +40,6 @@ from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.checker import BatchChecker
 from tidemark.quality.checks import BUILT_IN_CHECKS, is_measured
 from tidemark.quality.errors import SuiteError
-from tidemark.quality.start_page import write_start_page
 from tidemark.quality.suite import BATCH_COLUMNS
 from tidemark.quality.suite_draft import draft_suite
 from tidemark.spec.decode import RegisteredSchema
@@ -699,10 +698,9 @@ def test_pages_load_no_external_resources(shipped: Check) -> None:
 
 
 def test_all_links_between_pages_have_a_target(shipped: Check) -> None:
-    """The links lead from the start page of all pipelines to a run and back."""
+    """The links lead from the page of a pipeline to a run and back."""
     shipped.land([price(0)])
     shipped(planned_range(0, 1), suite="prices")
-    write_start_page(shipped.home, {"prices": "Prices"})
     for file in shipped.home.rglob("*.html"):
         for link in re.findall(r'href="([^"#]+)"', file.read_text(encoding="utf-8")):
             assert (file.parent / link).exists(), (file, link)
@@ -781,8 +779,3 @@ def test_concurrent_processes_lose_no_report(tmp_path: Path) -> None:
     for pipeline in ("orders", "prices"):
         listed = (sites / pipeline / "index.html").read_text(encoding="utf-8")
         assert set(re.findall(r'href="(\d+)\.html"', listed)) == {str(n) for n in range(1, 11)}
-    start = (sites.parent / "index.html").read_text(encoding="utf-8")
-    assert re.findall(r'href="data_docs/(\w+)/index', start) == [
-        "orders",
-        "prices",
-    ]

@@ -1,4 +1,4 @@
-"""Start pages and pages of quality checks: pruning, and links."""
+"""Lists and pages of quality checks: pruning, and links."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.browser import open_page
-from tests.support.page_text import text_of
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tidemark.lake.errors import ClockDiffers
 from tidemark.quality.check_results import QualityReport
-from tidemark.quality.docs import RUNS_LISTED, DataDocs, DocsFolders, note_removals, write_index
-from tidemark.quality.start_page import Summary, save_summary, write_start_page
+from tidemark.quality.docs import RUNS_LISTED, DataDocs, DocsFolders, write_index
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +53,6 @@ def write_check_pages(home: Path, pipeline: str, run_at: datetime, plan: int = 1
     )
     with folders.locked():
         write_index(folders, report, pages)
-    write_start_page(home, {})
     return list(pages.values())
 
 
@@ -101,73 +98,15 @@ def test_a_browser_shows_lists_of_checks_completely_and_escaped(tmp_path: Path) 
         report = replace(REPORT, pipeline=pipeline, results=results)
         with folders.locked():
             write_index(folders, report, {"built-in": folders.site / "page.html"})
-    save_summary(folders, Summary(created_at=NOW, css="bad", headline="No report", fix=evil))
     line = f"critical: all counts match; observed: {evil}"
-    start = write_start_page(tmp_path, {"orders": evil, "new": "no check yet"})
-    for page, cells in (
-        (start, []),
-        (folders.index, ["failed", "1", "2026-03-01 12:00", line, "built-in"]),
-    ):
-        shown = open_page(page, tmp_path, width=500)
-        assert (shown.fetched, shown.messages, shown.overflow) == ([], [], 0)
-        assert [text for tag, text in shown.elements if tag == "TD" and text != "0"] == cells
-        assert [tag for tag, _ in shown.elements].count("H1") == 1
-
-
-def links(page: Path) -> list[str]:
-    """Return the links of a page."""
-    return re.findall(r'href="([^"]+)"', page.read_text(encoding="utf-8"))
-
-
-def test_invisible_characters_of_descriptions_are_escapes(tmp_path: Path) -> None:
-    assert r"left\u{202E}right" in text_of(
-        write_start_page(tmp_path, {"new": "left\u202eright"}).read_text()
-    )
-
-
-def test_the_start_page_lists_all_pipelines_with_state_and_existing_pages(tmp_path: Path) -> None:
-    write_check_pages(tmp_path, "prices", NOW, plan=7)
-    folders = DocsFolders(home=tmp_path, pipeline="prices")
-    points = [("poor", "4 records in quarantine")]
-    save_summary(folders, Summary(created_at=NOW, css="poor", headline="Complete", points=points))
-    page = write_start_page(tmp_path, {"orders": "Orders.", "prices": "Prices."})
-    assert page == tmp_path / "index.html"
-    assert links(page) == ["data_docs/prices/index.html"]
-    text = text_of(page.read_text())
-    assert "orders Orders. No report yet No check yet. tidemark report orders" in text
-    assert "Complete 4 records in quarantine Last check: passed , plan 7, 2026-03-01 12:00." in text
-    folders.report.write_text("report")
-    write_start_page(tmp_path, {})
-    assert links(page) == ["data_docs/prices/report.html", "data_docs/prices/index.html"]
-    assert "No spec has this name." in text_of(page.read_text())
-    assert dead_links(tmp_path) == []
-
-
-def test_pages_of_earlier_checks_note_that_their_plan_lost_rows(tmp_path: Path) -> None:
-    """A later check of the plan has no note. The start page shows the newest check without one."""
-    for hours, plan in ((-3, 1), (-2, 2), (0, 2)):
-        write_check_pages(tmp_path, "prices", NOW + timedelta(hours=hours), plan=plan)
-    folders = DocsFolders(home=tmp_path, pipeline="prices")
-    marked = sorted(folders.site.glob("validations/own/**/*.html"))
-    for page in marked:
-        page.write_text('<p class="removed" hidden></p><p class="removed">data</p>')
-    removed_at = NOW - timedelta(hours=1)
-    notes = {plan: (removed_at, f"Plan {plan} was <undone>") for plan in (1, 2)}
-    for _ in range(2):
-        note_removals(folders, notes)
-        first, second, third = (page.read_text() for page in marked)
-        assert '<p class="removed">Plan 1 was &lt;undone&gt;. This page shows rows' in first
-        assert '<p class="removed">Plan 2 was &lt;undone&gt;' in second
-        assert third.startswith('<p class="removed" hidden></p>')
-    assert text_of(folders.index.read_text()).count("was <undone>.") == 2
-    assert folders.index.read_text().count('class="outcome quiet"') == 2
-    assert "plan 2, 2026-03-01 12:00" in text_of(write_start_page(tmp_path, {}).read_text())
-    note_removals(folders, {})
-    assert all(page.read_text().startswith('<p class="removed" hidden></p>') for page in marked)
+    cells = ["failed", "1", "2026-03-01 12:00", line, "built-in"]
+    shown = open_page(folders.index, tmp_path, width=500)
+    assert (shown.fetched, shown.messages, shown.overflow) == ([], [], 0)
+    assert [text for tag, text in shown.elements if tag == "TD" and text != "0"] == cells
+    assert [tag for tag, _ in shown.elements].count("H1") == 1
 
 
 def test_pruning_keeps_the_newest_check_of_each_pipeline(tmp_path: Path) -> None:
-    """The start page of all pipelines shows it at any age."""
     pages = [
         page for name in ("a", "b") for page in write_check_pages(tmp_path, name, NOW - 400 * DAY)
     ]
@@ -176,8 +115,8 @@ def test_pruning_keeps_the_newest_check_of_each_pipeline(tmp_path: Path) -> None
     assert dead_links(tmp_path) == []
 
 
-def test_pruning_removes_old_pages_that_no_start_page_lists(tmp_path: Path) -> None:
-    """A start page lists a limited number of checks."""
+def test_pruning_removes_old_pages_that_no_list_has(tmp_path: Path) -> None:
+    """A list has a limited number of checks."""
     first = write_check_pages(tmp_path, "prices", NOW - 100 * DAY, plan=0)
     for plan in range(1, RUNS_LISTED + 1):
         write_check_pages(tmp_path, "prices", NOW - plan * timedelta(minutes=1), plan=plan)
@@ -189,7 +128,7 @@ def test_pruning_removes_old_pages_that_no_start_page_lists(tmp_path: Path) -> N
 
 
 def test_pruning_keeps_pages_of_suites_and_other_files(tmp_path: Path) -> None:
-    """Only pages of checks and reports are pruned."""
+    """Only pages of checks are pruned."""
     write_check_pages(tmp_path, "prices", NOW - 100 * DAY)
     suite = tmp_path / "data_docs" / "prices" / "expectations" / "own.html"
     suite.parent.mkdir()

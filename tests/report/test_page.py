@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from math import inf
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +16,9 @@ from tests.support.services import NOW
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import PlanKind
 from tidemark.quality.check_results import CheckedPlan, CheckResult, Example, Severity
-from tidemark.quality.docs import DocsFolders
 from tidemark.report.certificate import Certificate, LandedPlan, PartitionAccount
 from tidemark.report.owner_report import PipelineReport
-from tidemark.report.page import page_of_period, render, write_page
+from tidemark.report.page import render
 from tidemark.report.removed_rows import Removal, RemovedRows
 from tidemark.spec.decode import QuarantineReason
 from tidemark.typed.quarantine_record import QuarantinedRecord
@@ -429,22 +427,6 @@ def test_open_points_stand_beside_complete(changes: dict[str, Any], pill: tuple[
     page = render(replace(_REPORT, **values))
     assert pills(page) == [("poor", "Complete"), pill]
     assert '<section class="summary poor">' in page
-
-
-def test_the_page_links_to_the_data_docs_only_beside_them(tmp_path: Path) -> None:
-    """A page elsewhere is sent to others, without the Data Docs."""
-
-    def links(page: Path) -> list[Path]:
-        found = re.findall(r'href="([^"]+)"', page.read_text())
-        return [(page.parent / link).resolve() for link in found]
-
-    folders = DocsFolders(home=tmp_path, pipeline="events")
-    start = tmp_path / "index.html"
-    assert links(write_page(_REPORT, folders.report, folders)) == [start]
-    folders.index.write_text("checks")
-    for file in (folders.report, page_of_period(_REPORT, folders)):
-        assert links(write_page(_REPORT, file, folders)) == [start, folders.index]
-    assert links(write_page(_REPORT, tmp_path / "own.html", None)) == []
 
 
 def test_undone_and_replaced_plans_are_listed() -> None:

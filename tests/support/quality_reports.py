@@ -19,7 +19,6 @@ from tidemark.quality.check_results import (
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.checker import BatchChecker
 from tidemark.quality.docs import DocsFolders, write_index
-from tidemark.quality.start_page import write_start_page
 
 BRONZE = pa.schema(
     [
@@ -65,7 +64,6 @@ def report_often(folder: Path, pipeline: str, times: int) -> None:
         with folders.locked():
             write_index(folders, report, {"built_in": folders.site / f"{plan}.html"})
         DeltaCheckResults(str(folder / "results")).append(report)
-        write_start_page(folder / "quality", {})
 
 
 def check_without_a_suite(folder: Path, records: int) -> QualityReport:

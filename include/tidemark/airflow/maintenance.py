@@ -10,7 +10,6 @@ from typing import Any
 from tidemark.airflow.failures import airflow_failures, raise_failed
 from tidemark.app import App
 from tidemark.core.logs import LogFields
-from tidemark.pages import quality_pages
 from tidemark.pipeline import utc_now
 from tidemark.pipelines import maintain_each, result_of
 
@@ -34,9 +33,12 @@ def maintain_shared(params: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def prune_pages(params: Mapping[str, Any]) -> int:
     """Remove old pages of quality checks. Return their number."""
+    from tidemark.quality.docs import DataDocs
+
     with airflow_failures():
         keep, dry_run = timedelta(days=params["keep_docs_days"]), params["dry_run"]
-        pages = quality_pages(App.from_environment()).prune(utc_now(), keep, dry_run=dry_run)
+        docs = DataDocs(App.from_environment().layout.quality_home)
+        pages = docs.prune(utc_now(), keep, dry_run=dry_run)
         log.info("quality pages pruned %s", LogFields({"pages": pages, "dry_run": dry_run}))
         return pages
 

@@ -26,7 +26,6 @@ from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plan import PlanKind, PlanRef
 from tidemark.ingest.errors import PlanCancelled
 from tidemark.ingest.planner import PlanOutcome
-from tidemark.pages import refresh_pages
 from tidemark.pipelines import Outcomes, for_each, plan_each
 from tidemark.quality.errors import PlanReplaced
 from tidemark.spec.ref import PipelineKind, PipelineRef
@@ -262,14 +261,8 @@ def check_run(
 
 
 def decode_run(spark: SparkTask, pipelines: Sequence[str]) -> Outcomes:
-    """Decode published records, plan by plan, until none are left; also of earlier runs.
-
-    Then the report shows the quarantined records.
-    """
-    try:
-        return spark.on(*_tables(pipelines, PipelineKind.TYPED)).decode()
-    finally:
-        refresh_pages(App.from_environment(), *pipelines)
+    """Decode published records, plan by plan, until none are left; also of earlier runs."""
+    return spark.on(*_tables(pipelines, PipelineKind.TYPED)).decode()
 
 
 def upsert_run(spark: SparkTask, pipelines: Sequence[str], versions: str) -> Outcomes:

@@ -21,7 +21,6 @@ from tidemark.cli.progress import phase, waiting
 from tidemark.core.errors import ExitCode, InvalidSelection, TidemarkError
 from tidemark.core.plan import Plan
 from tidemark.core.texts import counted
-from tidemark.pages import refresh_pages
 from tidemark.pipelines import Outcomes, Pipelines
 
 
@@ -159,7 +158,6 @@ def _land(chosen: Pipelines, requested_by: str, *, as_json: bool) -> None:
             refused = landing.refusal or refused
             done += landing.refusal is None
         show_chunks(done, len(chunks))
-        refresh_pages(chosen.app, pipeline)
         chunks = backfills.progress(requested_by)
     failed = outcomes.by_pipeline[pipeline] if outcomes.exit_code != ExitCode.OK else None
     if failed is None:

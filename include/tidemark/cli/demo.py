@@ -25,7 +25,6 @@ from tidemark.core.errors import SetupError
 from tidemark.core.ledger import Ledger
 from tidemark.core.texts import counted
 from tidemark.dev.broker import home_broker
-from tidemark.pages import write_start_page
 from tidemark.pipelines import for_each
 from tidemark.statuses import record_status
 
@@ -305,7 +304,7 @@ class _Demo:
         layout = self.app.layout
         out.print(f"tables         {layout.lakehouse}")
         out.print(f"control table  {layout.control_table}")
-        out.print(f"quality        {write_start_page(self.app)}")
+        out.print(f"Data Docs      {layout.quality_home}")
         result = "failed" if self.failures else "ok"
         counted = {"produced": self.produced.total(), **self.counts}
         counts = " ".join(f"{key}={value}" for key, value in counted.items())

@@ -18,7 +18,6 @@ from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
 from tidemark.core.texts import counted
 from tidemark.maintenance.rules import DEFAULT_KEEP_HOURS, DEFAULT_PAGES_RETENTION
-from tidemark.pages import quality_pages
 from tidemark.pipeline import utc_now
 from tidemark.pipelines import maintain_each, result_of
 
@@ -58,7 +57,10 @@ def maintain(
     records = [{"table": each["pipeline"], **result_of(each)} for each in outcomes.records]
 
     def prune(_: str) -> int:
-        return quality_pages(app).prune(utc_now(), timedelta(days=keep_docs_days), dry_run=dry_run)
+        from tidemark.quality.docs import DataDocs
+
+        keep_pages = timedelta(days=keep_docs_days)
+        return DataDocs(app.layout.quality_home).prune(utc_now(), keep_pages, dry_run=dry_run)
 
     pages = result_or_error("quality pages", prune)
     if isinstance(pages, TidemarkError):

@@ -23,7 +23,6 @@ from tidemark.cli.decode import next_commands, print_next
 from tidemark.cli.output import out, print_json, print_table
 from tidemark.core.plan import Plan
 from tidemark.core.texts import counted
-from tidemark.pages import refresh_pages
 from tidemark.pipeline import Pipeline
 from tidemark.repair.rules import Differences
 from tidemark.spec.ref import plan_text
@@ -103,11 +102,8 @@ def undo(
     command refuses. It also refuses while Kafka does not answer. If Kafka or the topic is gone
     permanently, `--allow-loss` removes the rows nevertheless.
     """
-    app = App.from_environment()
-    table = app.pipeline(pipeline)
+    table = _pipeline(pipeline)
     undone = table.undo(plan_number, requester(), reason, allow_loss=allow_loss, dry_run=dry_run)
-    if not dry_run:
-        refresh_pages(app, pipeline)
     commands = next_commands(table, undone.plan)
     if as_json:
         values = {"plan": undone.as_record(), "next": commands}

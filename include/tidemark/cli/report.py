@@ -1,8 +1,9 @@
-"""`tidemark report`: one page for the owner of a pipeline's data, and the start page of all."""
+"""`tidemark report`: a report for the owner of a pipeline's data, and the state of all."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -14,22 +15,28 @@ from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, complete_pipeline, time_option
 from tidemark.cli.engine import exit_with
-from tidemark.cli.output import out, print_json, print_records
+from tidemark.cli.output import out, print_json, print_records, print_table
 from tidemark.cli.payloads import unnamed_text
 from tidemark.cli.progress import SHORT_S, phase
 from tidemark.core.errors import ExitCode, TidemarkError
-from tidemark.core.texts import counted
+from tidemark.core.texts import comma_list, counted, listed
+from tidemark.core.visible_text import visible
 from tidemark.ingest.errors import NothingLanded
-from tidemark.pages import refresh_pages, write_start_page
 from tidemark.pipeline import Pipeline
 from tidemark.pipelines import Outcomes, for_each
+from tidemark.quality.checks import observed_text
 from tidemark.report.certificate import Certificate
-from tidemark.report.owner_report import PipelineReport
+from tidemark.report.owner_report import PipelineReport, RuleSummary
+
+_PLANS = 10
+"""Most plan numbers in a cell."""
+_RANGES = 20
+"""Most ranges of missing offsets."""
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
-    app.command(short_help="Write pages about landed records and their completeness.")(report)
+    app.command(short_help="Report landed records and their completeness.")(report)
 
 
 def report(
@@ -57,7 +64,7 @@ def report(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="File of the page; by default beside the Data Docs.")
+        Path | None, typer.Option(help="Also write the report of one pipeline to this HTML file.")
     ] = None,
     exit_code: Annotated[
         bool,
@@ -65,15 +72,14 @@ def report(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a page for the owner of a pipeline's data: landed records and their completeness.
+    """Print a report for the owner of a pipeline's data: landed records and their completeness.
 
-    The page accounts for every offset of the period. It also contains the published plans, the
-    results of rules, the quarantine, unnamed fields and trends. The default period is the last 30
-    days. The page is one file without other resources. With --json, print the same content and
-    write no page.
+    The report accounts for every offset of the period. It also contains the published plans, the
+    results of rules, undone plans, the quarantine and unnamed fields. The default period is the
+    last 30 days. The file of --output also has the offsets of each partition and trends, and needs
+    no other file.
 
-    Without a pipeline, write the pages of all pipelines, and print the address of the start page.
-    The start page shows the state of each pipeline and links to its pages.
+    Without a pipeline, print the state of each pipeline in one line.
     """
     app = App.from_environment()
     if pipeline is None:
@@ -85,22 +91,16 @@ def report(
         raise typer.BadParameter("--since must be before --until")
     with phase(f"reporting on {pipeline}", quiet_s=SHORT_S):
         found = app.pipeline(pipeline).report(since, until)
+    if output:
+        from tidemark.report.page import write_page
+
+        output = write_page(found, output)
     if as_json:
         print_json(found.as_record())
     else:
-        from tidemark.report.page import page_of_period, write_page
-
-        folders = app.pipeline(pipeline).quality_folders
-        if output:
-            page = write_page(found, output, None)
-        elif since or until:
-            page = write_page(found, page_of_period(found, folders), folders)
-        else:
-            page = app.pipeline(pipeline).write_report(found)
-        if not output:
-            write_start_page(app)
         _print(found)
-        out.print(str(page))
+        if output:
+            out.print(str(output))
     if exit_code and not found.certificate.is_complete:
         raise typer.Exit(ExitCode.REFUSED)
 
@@ -111,14 +111,11 @@ def _report_all(app: App, *, exit_code: bool, as_json: bool) -> None:
 
     def one(each: Pipeline) -> PipelineReport | None:
         try:
-            found = each.report()
+            return each.report()
         except NothingLanded:
             return None
         finally:
             show_done(next(done), len(app.specs))
-        if not as_json:
-            each.write_report(found)
-        return found
 
     outcomes = Outcomes()
     complete = True
@@ -135,16 +132,9 @@ def _report_all(app: App, *, exit_code: bool, as_json: bool) -> None:
     print_records(
         outcomes.records, lambda each: f"{each['pipeline']}: {each['outcome']}", as_json=as_json
     )
-    if not as_json:
-        refresh_pages(app, *(each["pipeline"] for each in outcomes.records if _has_no_page(each)))
-        out.print(str(write_start_page(app)))
     exit_with(outcomes)
     if exit_code and not complete:
         raise typer.Exit(ExitCode.REFUSED)
-
-
-def _has_no_page(record: Mapping[str, Any]) -> bool:
-    return "error" in record or record["outcome"] == "nothing landed"
 
 
 def _state(found: PipelineReport) -> str:
@@ -174,6 +164,92 @@ def _print(found: PipelineReport) -> None:
         text = unnamed_text(found.as_record())
         newest = f"newest {counted(unnamed.decoded, 'decoded record')}"
         out.print(f"{newest}: {text or 'no unnamed fields'}")
+    missing = [
+        (each.partition, span.start, span.end)
+        for each in certificate.partitions
+        for span in each.missing.spans
+    ]
+    _print_some(
+        f"Not in the table{f', the first {_RANGES} ranges' if len(missing) > _RANGES else ''}",
+        ("partition", "start", "end (exclusive)"),
+        missing[:_RANGES],
+    )
+    _print_some(
+        "Published",
+        ("status", "plans", "plan numbers"),
+        [(status, len(plans), _newest(plans)) for status, plans in found.plans_by_status.items()],
+    )
+    _print_rules(found.rules)
+    _print_some(
+        "Undone and replaced",
+        ("plan", "what happened", "at", "reason or replacement"),
+        [
+            (
+                each.plan,
+                each.removal.value,
+                each.removed_at,
+                f"by {listed('plan', each.replaced_by)}" if each.replaced_by else each.reason,
+            )
+            for each in found.removed
+        ],
+    )
+    _print_some(
+        "In quarantine",
+        ("reason", "part", "field or rule", "records"),
+        [(*map(visible, why), records) for why, records in found.reasons.items()],
+    )
+
+
+def _print_rules(rules: Sequence[RuleSummary]) -> None:
+    """Print the number of rules by outcome, and each failed rule with rows that violate it."""
+    if not rules:
+        out.print("no plan of the period was checked")
+        return
+    outcomes = Counter(rule.outcome.value for rule in rules)
+    by_outcome = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items())
+    out.print(f"{counted(len(rules), 'rule')}: {by_outcome}")
+    failed = [rule for rule in rules if rule.failed_plans]
+    _print_some(
+        "Failed rules",
+        ("severity", "rule", "expectation", "newest figure", "failed in plan"),
+        [
+            (
+                rule.severity,
+                rule.name,
+                rule.expectation,
+                rule.observed and visible(observed_text(rule.check, rule.observed)),
+                _newest(rule.failed_plans),
+            )
+            for rule in failed
+        ],
+    )
+    _print_some(
+        "Records against failed rules",
+        ("rule", "plan", "partition", "offset", "value"),
+        [
+            (
+                rule.name,
+                rule.failed_plans[-1],
+                each.partition,
+                each.offset,
+                "null" if each.value is None else visible(each.value),
+            )
+            for rule in failed
+            for each in rule.examples
+        ],
+    )
+
+
+def _print_some(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print a table that has rows."""
+    if rows:
+        print_table(title, columns, rows)
+
+
+def _newest(plans: Sequence[int]) -> str:
+    """Return plan numbers as text, at most the newest ten."""
+    more = f" and {len(plans) - _PLANS} before" if len(plans) > _PLANS else ""
+    return f"{comma_list(plans[-_PLANS:])}{more}"
 
 
 def _counts(certificate: Certificate) -> str:

@@ -75,7 +75,7 @@ def report(context: PageContext, name: str, days: int) -> Page:
         ]
         unnamed = found.unnamed_fields and found.unnamed_fields.without_names()
         found = replace(found, checked=hidden, unnamed_fields=unnamed)
-    values = report_values(found, docs_address(context, name))
+    values = report_values(found, lambda plan: context.link("pipelines", name, "plans", plan))
     return context.page("owner_report.html", **common, **values)
 
 

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 import anyio
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from pydantic import BeforeValidator, Field
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -191,8 +191,6 @@ class _Console:
             "/pipelines/{name}/quality": self.quality,
             "/pipelines/{name}/quality/report": self.report,
             "/pipelines/{name}/quality/docs/{path:path}": self.docs,
-            # The start page of all pipelines, by the links of Data Docs.
-            "/pipelines/{name}/index.html": self.docs_start,
             "/pipelines/{name}/quarantine": self.quarantine,
             "/pipelines/{name}/backfill": self.backfill,
             "/pipelines/{name}/backfills": self.backfills,
@@ -262,16 +260,6 @@ class _Console:
         if file is None:
             raise HTTPException(404)
         return FileResponse(file, headers={"content-security-policy": DATA_DOCS_POLICY})
-
-    async def docs_start(self, request: Request, name: str) -> Response:
-        """The overview, which is the start page of all pipelines in the console."""
-
-        def start() -> str:
-            context = self._context(request)
-            context.pipeline(name)
-            return context.link()
-
-        return RedirectResponse(await self._pages.run(start))
 
     async def quarantine(self, request: Request, name: str) -> Response:
         """Open records of the quarantine."""

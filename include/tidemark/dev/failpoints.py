@@ -31,7 +31,6 @@ from tidemark.ingest.protocols import (
 )
 from tidemark.maintenance.service import MaintainedTable
 from tidemark.quality.check_results_table import DeltaCheckResults
-from tidemark.quality.docs import DataDocs
 from tidemark.quality.publication_table import DeltaPublicationTable
 from tidemark.quality.service import QualityChecker
 from tidemark.repair.exports import GroupOffsets
@@ -53,7 +52,6 @@ PORTS: Mapping[str, tuple[type, ...]] = {
     "watermarks": (TopicReader,),
     "merger": (Merger,),
     "quality": (QualityChecker,),
-    "quality_pages": (DataDocs,),
     "sink": (Sink,),
     "results": (DeltaCheckResults,),
     "registry": (SchemaRegistry,),

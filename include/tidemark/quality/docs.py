@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import markupsafe
 
 from tidemark.lake.local_files import locked, read_json, replace_text
 from tidemark.lake.unreferenced_files import checked_storage_time
@@ -28,9 +26,6 @@ RUNS_LISTED = 200
 """Runs that the page of a pipeline lists. Pages of older runs stay in their folders."""
 
 _RUNS = "runs.json"
-_NOTE = "removed"
-"""CSS class of the element of each page of a check that `note_removals` fills."""
-_NOTE_ELEMENT = re.compile(rf'<p class="{_NOTE}"[^>]*>.*?</p>')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,16 +50,6 @@ class DocsFolders:
         """Start page of the pipeline's Data Docs."""
         return self.site / "index.html"
 
-    @property
-    def report(self) -> Path:
-        """The owner's report of the last days; reports of other periods are in `reports`."""
-        return self.site / "report.html"
-
-    @property
-    def summary(self) -> Path:
-        """The state of the pipeline, for the start page of all pipelines."""
-        return self.site / "summary.json"
-
     def locked(self) -> AbstractContextManager[None]:
         """Lock the pages of the pipeline against other processes on this machine."""
         return locked(self.site / ".lock")
@@ -81,7 +66,7 @@ class DataDocs:
         self._home = home
 
     def prune(self, now: datetime, keep: timedelta, *, dry_run: bool = False) -> int:
-        """Remove old pages of checks and reports, except each pipeline's newest check.
+        """Remove old pages of checks, except each pipeline's newest check.
 
         Removes runs without pages from the lists of runs. The results table keeps all results.
 
@@ -96,7 +81,6 @@ class DataDocs:
         Raises:
             ClockDiffers: The file system's clock differs; nothing was removed.
         """
-        # A pipeline without checks may have reports.
         sites = sorted(site for site in self._home.glob("data_docs/*") if site.is_dir())
         if sites and not dry_run:
             now = checked_storage_time("the quality pages", now, self._storage_time())
@@ -117,10 +101,9 @@ class DataDocs:
                 if number == 0 or datetime.fromisoformat(run["run_at"]) >= before
             ]
             linked = {folders.site / page for run in recent for page in run["pages"].values()}
-            pages = (*folders.site.glob("validations/**/*.html"), *folders.site.glob("reports/*"))
             old = [
                 page
-                for page in pages
+                for page in folders.site.glob("validations/**/*.html")
                 if page not in linked and page.stat().st_mtime < before.timestamp()
             ]
             if not dry_run:
@@ -217,39 +200,6 @@ def _failure(result: CheckResult) -> str:
     none = result.observed is None
     observed = "no value" if none else observed_text(result.check, result.observed or 0)
     return f"{result.severity}: {result.expectation}; observed: {observed}"
-
-
-def note_removals(folders: DocsFolders, notes: Mapping[int, tuple[datetime | None, str]]) -> None:
-    """Write on the pages of earlier checks that their plans lost rows since.
-
-    The caller holds the lock of the pipeline's folders.
-
-    Args:
-        folders: The pipeline's folders.
-        notes: Time of the removal and a sentence, by plan. The pages of other plans, and of checks
-            after the removal, have no note.
-    """
-    runs = listed_runs(folders.site)
-    changed = False
-    for run in runs:
-        removed_at, note = notes.get(run["plan"], (None, None))
-        if removed_at and datetime.fromisoformat(run["run_at"]) >= removed_at:
-            note = None
-        if run.get("note") != note:
-            run["note"], changed = note, True
-            for page in run["pages"].values():
-                _write_note(folders.site / page, note)
-    if changed:
-        _write_runs(folders, runs)
-
-
-def _write_note(page: Path, note: str | None) -> None:
-    if not page.exists():
-        return
-    text = markupsafe.escape(f"{note}. This page shows rows from before.") if note else ""
-    element = f'<p class="{_NOTE}"{"" if note else " hidden"}>{text}</p>'
-    old = page.read_text(encoding="utf-8")
-    replace_text(page, _NOTE_ELEMENT.sub(lambda _: element, old, count=1))
 
 
 def _write_runs(folders: DocsFolders, runs: Sequence[Mapping[str, Any]]) -> None:

@@ -5,12 +5,11 @@ The console shows the same content in its own frame.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from math import floor, isfinite, log10
-from os.path import relpath
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,9 @@ from tidemark.core.texts import counted
 from tidemark.lake.local_files import replace_text, translate_os_errors
 from tidemark.quality.check_results import Severity
 from tidemark.quality.checks import figure_text, observed_text
-from tidemark.quality.docs import TEMPLATES, DocsFolders, drift_line
+from tidemark.quality.docs import TEMPLATES, drift_line
 from tidemark.quality.html_templates import html_environment
 from tidemark.quality.publication import PublicationStatus
-from tidemark.quality.start_page import Summary, start_page
 from tidemark.report.owner_report import PipelineReport, RuleOutcome
 
 _WIDTH, _HEIGHT = 1000, 100
@@ -58,51 +56,16 @@ class Trend:
     summary: str
 
 
-def write_page(report: PipelineReport, page: Path, folders: DocsFolders | None) -> Path:
-    """Write the page. Return its absolute path.
-
-    Args:
-        report: The report.
-        page: The file.
-        folders: The pipeline's folders if the file is in them, so that it has links to their pages.
-            A page elsewhere is sent or moved without the Data Docs.
-    """
-    docs = start = None
-    if folders is not None:
-        docs = relpath(folders.index, page.parent) if folders.index.exists() else None
-        start = relpath(start_page(folders.home), page.parent)
+def write_page(report: PipelineReport, page: Path) -> Path:
+    """Write the page. Return its absolute path."""
     with translate_os_errors(page, "writing the page"):
-        replace_text(page, render(report, docs, start))
+        replace_text(page, render(report))
     return page.resolve()
 
 
-def page_of_period(report: PipelineReport, folders: DocsFolders) -> Path:
-    """Return the file of a report of a certain period among the pipeline's pages."""
-    certificate = report.certificate
-    name = f"{certificate.since:%Y%m%d}-{certificate.until:%Y%m%d}.html"
-    return folders.site / "reports" / name
-
-
-def summary(report: PipelineReport) -> Summary:
-    """Return the state of a pipeline for the start page."""
-    return Summary(
-        created_at=report.created_at,
-        css=summary_class(report),
-        headline=headline(report),
-        points=open_points(report),
-    )
-
-
-def render(report: PipelineReport, docs: str | None = None, start: str | None = None) -> str:
-    """Return the page as HTML. All values from tables are escaped.
-
-    Args:
-        report: The report.
-        docs: Address of the Data Docs; None for a page without the link.
-        start: Address of the start page of all pipelines; None for a page without the link.
-    """
-    values = {**report_values(report, docs), "start": start}
-    return _environment().get_template("report.html").render(values)
+def render(report: PipelineReport) -> str:
+    """Return the page as HTML. All values from tables are escaped."""
+    return _environment().get_template("report.html").render(report_values(report))
 
 
 @cache
@@ -113,8 +76,15 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def report_values(report: PipelineReport, docs: str | None) -> Mapping[str, Any]:
-    """Return the values of the template `report_body.html`; see `render`."""
+def report_values(
+    report: PipelineReport, plan_address: Callable[[int], str] | None = None
+) -> Mapping[str, Any]:
+    """Return the values of the template `report_body.html`.
+
+    Args:
+        report: The report.
+        plan_address: Returns the address of a plan's page; None for a page without links.
+    """
     certificate = report.certificate
     folded = [rule for rule in report.rules if rule.is_drift and not rule.failed_plans]
     rules = [rule for rule in report.rules if rule not in folded]
@@ -122,7 +92,7 @@ def report_values(report: PipelineReport, docs: str | None) -> Mapping[str, Any]
     return {
         "report": report,
         "certificate": certificate,
-        "docs": docs,
+        "plan_address": plan_address,
         "summary": summary_class(report),
         "headline": headline(report),
         "open_points": open_points(report),

@@ -41,16 +41,6 @@ class RemovedRows:
     replaced_by: tuple[int, ...] = ()
     reason: str | None = None
 
-    @property
-    def sentence(self) -> str:
-        """The removal as a sentence, for a page of an earlier check."""
-        at = f" at {self.removed_at:%Y-%m-%d %H:%M} UTC" if self.removed_at else ""
-        if self.removal is Removal.UNDONE:
-            why = f": {self.reason}" if self.reason else ""
-            return f"Plan {self.plan} was undone{at}{why}"
-        plans = ", ".join(map(str, self.replaced_by))
-        return f"Plan {self.plan} was {self.removal} by plan {plans}{at}"
-
 
 def read_removed_rows(
     control: ControlReader, pipeline: str, records: Iterable[PlanRecord]

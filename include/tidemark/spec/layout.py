@@ -138,7 +138,7 @@ class Layout:
 
     @property
     def quality_home(self) -> Path:
-        """Data Docs and reports; its start page is `index.html`."""
+        """Data Docs."""
         return self.home / "quality"
 
     def data_table(self, target: str) -> str:
