@@ -545,9 +545,7 @@ def in_doubt(lake: LakeOverKafka) -> None:
 def export(lake: LakeOverKafka) -> object:
     exports = Exports(
         spec=lake.spec,
-        watermarks=lake.watermarks,
-        control=lake.control,
-        data_log=lake.table,
+        ports=lake.planner.ports,
         groups=KafkaGroupOffsets(client_config("secured", lake.connection or {})),
     )
     return exports.export("lag")

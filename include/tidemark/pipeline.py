@@ -39,18 +39,16 @@ if TYPE_CHECKING:
     from tidemark.core.events import LossAccepted, RecreationAccepted
     from tidemark.ingest.executor import ExecutionResult, PlanExecutor
     from tidemark.ingest.planner import Planner, PlanResult
+    from tidemark.ingest.ports import Ports, TopicPorts
     from tidemark.ingest.protocols import (
         BronzeTable,
         ControlTable,
         DataTable,
-        LogReader,
         PlanSource,
         Sink,
         TopicLogReader,
         TopicReader,
-        WatermarkReader,
     )
-    from tidemark.ingest.recorder import Recorder
     from tidemark.ingest.start import StartResult, StartService
     from tidemark.ingest.start_rules import OtherPartitions, SourceOffsets
     from tidemark.lake.data_table import DeltaDataTable
@@ -283,15 +281,10 @@ class Pipeline:
         """Plans the offsets after the committed offsets, or given offsets. Needs no JVM."""
         from tidemark.ingest.planner import Planner
 
-        spec = self.kafka_spec
         return Planner(
-            spec=spec,
-            watermarks=self.watermarks,
-            control=self.control,
-            data_log=self._bronze(),
-            log_reader=self.log_reader,
+            spec=self.kafka_spec,
+            ports=self._topic_ports(),
             last_decided_plan=self._last_decided_plan,
-            now=self.context.now,
         )
 
     @property
@@ -299,14 +292,11 @@ class Pipeline:
         """Executes plans with Spark."""
         from tidemark.ingest.executor import PlanExecutor
 
-        recorder = self._recorder
         return PlanExecutor(
             spec=self.spec,
-            control=self.control,
-            table=self.table,
+            ports=self.ports,
             sink=self._wrap_part("sink", self._sink()),
-            source=self._source(recorder.watermarks),
-            recorder=recorder,
+            source=self._source(),
         )
 
     @property
@@ -314,15 +304,7 @@ class Pipeline:
         """Records requests of offsets, and plans them in chunks. Needs no JVM."""
         from tidemark.backfill.service import Backfills
 
-        return Backfills(
-            spec=self.kafka_spec,
-            watermarks=self.watermarks,
-            control=self.control,
-            data_log=self._bronze(),
-            log_reader=self.log_reader,
-            last_decided_plan=self._last_decided_plan,
-            now=self.context.now,
-        )
+        return Backfills(planner=self.planner)
 
     @property
     def decoder(self) -> DecodePlanner:
@@ -580,9 +562,7 @@ class Pipeline:
 
         exports = Exports(
             spec=self.kafka_spec,
-            watermarks=self.watermarks,
-            control=self.control,
-            data_log=self._bronze(reads_only=True),
+            ports=self._topic_ports(reads_only=True),
             groups=self.group_offsets,
         )
         return exports.export(group, dry_run=dry_run)
@@ -597,63 +577,31 @@ class Pipeline:
     def _starts(self) -> StartService:
         from tidemark.ingest.start import StartService
 
-        return StartService(
-            spec=self.kafka_spec,
-            watermarks=self.watermarks,
-            control=self.control,
-            data_log=self.table,
-            now=self.context.now,
-        )
+        return StartService(spec=self.kafka_spec, ports=self._topic_ports())
 
     @property
     def _abandon(self) -> Abandon:
         from tidemark.repair.abandon import Abandon
 
-        return Abandon(
-            pipeline=self.name,
-            control=self.control,
-            table=self.table,
-            recorder=self._recorder,
-            now=self.context.now,
-        )
+        return Abandon(pipeline=self.name, ports=self.ports)
 
     @property
     def _undo(self) -> Undo:
         from tidemark.repair.undo import Undo
 
-        return Undo(
-            pipeline=self.name,
-            control=self.control,
-            table=self.table,
-            now=self.context.now,
-            watermarks=None if self.spec.is_typed else lambda: self.watermarks,
-        )
+        return Undo(pipeline=self.name, ports=self.ports, asks_kafka=not self.spec.is_typed)
 
     @property
     def _decisions(self) -> Decisions:
         from tidemark.repair.decisions import Decisions
 
-        return Decisions(
-            spec=self.kafka_spec,
-            watermarks=self.watermarks,
-            control=self.control,
-            data_log=self.table,
-            now=self.context.now,
-        )
+        return Decisions(spec=self.kafka_spec, ports=self._topic_ports())
 
     @property
     def _repair(self) -> Repair:
         from tidemark.repair.rewind import Repair
 
-        recorder = self._recorder
-        return Repair(
-            spec=self.spec,
-            watermarks=recorder.watermarks,
-            control=self.control,
-            table=self.table,
-            recorder=recorder,
-            now=self.context.now,
-        )
+        return Repair(spec=self.spec, ports=self.ports)
 
     # -- reports and maintenance -------------------------------------------------------------------
 
@@ -661,15 +609,7 @@ class Pipeline:
         """Return how far the pipeline is behind its topic, with its alarms. Needs no JVM."""
         from tidemark.report.status import pipeline_status
 
-        return pipeline_status(
-            self.kafka_spec,
-            self.control,
-            self._bronze(),
-            open_watermarks=lambda: self.watermarks,
-            open_log=lambda: self.log_reader,
-            unfinished=self._unfinished_work(),
-            now=self.context.now(),
-        )
+        return pipeline_status(self.kafka_spec, self._topic_ports(), self._unfinished_work())
 
     def known_watermarks(self) -> KnownWatermarks:
         """Return the current watermarks of the topic, for `coverage`.
@@ -838,12 +778,7 @@ class Pipeline:
                 flattens=self.spec.decode.flattens,
             )
         return RecordReader(
-            spec=self.spec,
-            open_watermarks=lambda: quick.watermarks,
-            open_log=lambda: quick.log_reader,
-            control=self.control,
-            bronze=self._bronze(reads_only=True),
-            decoded=decoded,
+            spec=self.spec, ports=quick._topic_ports(reads_only=True), decoded=decoded
         )
 
     def _unfinished_work(self) -> UnfinishedWorkReader:
@@ -881,16 +816,10 @@ class Pipeline:
     def _verifier(self) -> Verifier:
         from tidemark.report.verify import Verifier
 
-        watermarks, log_reader = self._readers()
-        bronze = None if self.spec.is_typed else self._bronze(reads_only=True)
-        return Verifier(
-            spec=self.spec,
-            watermarks=watermarks,
-            control=self.control,
-            data_log=bronze or self.table,
-            log_reader=log_reader,
-            row_origins=bronze,
-        )
+        if self.spec.is_typed:
+            return Verifier(spec=self.spec, ports=self.ports)
+        ports = self._topic_ports(reads_only=True)
+        return Verifier(spec=self.spec, ports=ports, row_origins=ports.table)
 
     def report(
         self, since: datetime | None = None, until: datetime | None = None
@@ -1018,34 +947,40 @@ class Pipeline:
 
         return self._wrap_part("groups", KafkaGroupOffsets(self._kafka_config()))
 
-    def _readers(self) -> tuple[WatermarkReader, LogReader]:
-        """Return the readers of the table's source: the topic, or the bronze table."""
+    @property
+    def ports(self) -> Ports:
+        """The ports of the table. The source of a typed table is the bronze table."""
         if not self.spec.is_typed:
-            return self.watermarks, self.log_reader
-        landed = self.decoder.bronze_log
-        return self._wrap_part("watermarks", landed), self._wrap_part("log_reader", landed)
+            return self._topic_ports()
+        from tidemark.ingest.ports import Ports
 
-    def _source(self, watermarks: WatermarkReader) -> PlanSource:
+        return Ports(
+            control=self.control,
+            table=self.table,
+            open_watermarks=lambda: self._wrap_part("watermarks", self.decoder.bronze_log),
+            open_log_reader=lambda: self._wrap_part("log_reader", self.decoder.bronze_log),
+            now=self.context.now,
+        )
+
+    def _topic_ports(self, *, reads_only: bool = False) -> TopicPorts:
+        from tidemark.ingest.ports import TopicPorts
+
+        return TopicPorts(
+            control=self.control,
+            table=self._bronze(reads_only=reads_only),
+            open_watermarks=lambda: self.watermarks,
+            open_log_reader=lambda: self.log_reader,
+            now=self.context.now,
+        )
+
+    def _source(self) -> PlanSource:
         if self.spec.is_typed:
             from tidemark.typed.source import PublishedSource
 
-            return PublishedSource(watermarks=watermarks, decoder=self.decoder)
+            return PublishedSource(ports=self.ports, decoder=self.decoder)
         from tidemark.ingest.source import TopicSource
 
-        return TopicSource(watermarks=watermarks, comparison=self.planner.comparison)
-
-    @property
-    def _recorder(self) -> Recorder:
-        from tidemark.ingest.recorder import Recorder
-
-        watermarks, log_reader = self._readers()
-        return Recorder(
-            control=self.control,
-            data_log=self.table,
-            watermarks=watermarks,
-            log_reader=log_reader,
-            now=self.context.now,
-        )
+        return TopicSource(ports=self._topic_ports())
 
     def _sink(self) -> Sink:
         sessions = self.context.sessions

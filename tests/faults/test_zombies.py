@@ -314,7 +314,9 @@ def test_a_plan_adopted_during_its_abandon_is_abandoned(
 
 def planner_waiting_at_append(lake: Lake, barrier: Barrier) -> Planner:
     """Return a planner that waits at the barrier before it records."""
-    return replace(lake.planner, control=PortWithStep(lake.control, "append", before=barrier.wait))
+    return with_ports(
+        lake.planner, control=PortWithStep(lake.control, "append", before=barrier.wait)
+    )
 
 
 @pytest.mark.faults
@@ -404,7 +406,7 @@ def test_i4_a_compaction_before_an_append_loses_nothing(
     planner_control = PortWithStep(
         pipeline.control, "append", before=lambda: compact_control(pipeline)
     )
-    assert replace(pipeline.planner, control=planner_control).plan("the next").plan is not None
+    assert with_ports(pipeline.planner, control=planner_control).plan("the next").plan is not None
     driver_control = PortWithStep(
         pipeline.control, "append", before=lambda: compact_control(pipeline)
     )
@@ -534,7 +536,7 @@ def test_an_unacknowledged_plan_is_kept(
     conflict = ControlConflict(pipeline="events", event_number=1)
     for _ in range(calls):
         control = PortWithStep(pipeline.control, "append", after=raises(conflict))
-        planned = replace(pipeline.planner, control=control).plan("a run")
+        planned = with_ports(pipeline.planner, control=control).plan("a run")
         assert planned.outcome is PlanOutcome.KEPT
     assert sorted(pipeline.ledger.plans) == [1]
     pipeline.ingest.execute(1)
@@ -559,7 +561,7 @@ def test_i4_an_unacknowledged_abandon_is_recorded_once(
     plan = pipeline.plan("a run")
     unfenced = TransactionConflict(pipeline="events", sequence=plan.sequence)
     conflict = ControlConflict(pipeline="events", event_number=2)
-    abandon = replace(
+    abandon = with_ports(
         pipeline.abandon,
         table=PortWithStep(pipeline.table, "fence", after=raises(unfenced)),
         control=PortWithStep(pipeline.control, "append", after=raises(conflict)),

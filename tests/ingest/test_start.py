@@ -253,13 +253,7 @@ def test_given_offsets_are_parsed() -> None:
 
 
 def exports(pipeline: MemoryPipeline, groups: MemoryGroups) -> Exports:
-    return Exports(
-        spec=pipeline.spec,
-        watermarks=pipeline.watermarks,
-        control=pipeline.control,
-        data_log=pipeline.table,
-        groups=groups,
-    )
+    return Exports(spec=pipeline.spec, ports=pipeline.planner.ports, groups=groups)
 
 
 def test_export_writes_the_committed_offsets_to_the_group(pipeline: MemoryPipeline) -> None:

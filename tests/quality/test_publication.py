@@ -30,7 +30,6 @@ from tidemark.quality.publication_service import Publication
 from tidemark.quality.publication_table import DeltaPublicationTable, Engine, published_view
 from tidemark.quality.service import Quality
 from tidemark.repair.errors import PlanNotLanded
-from tidemark.repair.undo import Undo
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -160,8 +159,7 @@ def test_a_plan_is_unchecked_until_a_check_or_an_operator_decides(lake: FileLake
     check(lake, 5, passed=False)
     publication_of(lake).release(6, "test", "checked by hand")
     assert publication_of(lake).unchecked() == [4]
-    undo = Undo(pipeline="events", control=lake.control, table=lake.table, now=lambda: NOW)
-    undo.undo(4, "test", "wrong")
+    lake.undo.undo(4, "test", "wrong")
     assert publication_of(lake).unchecked() == []
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.memory import MemoryGroups, MemoryKafka
 from tests.support.plans import MemoryPipeline, wanted
+from tests.support.services import with_ports
 from tests.support.zombies import PortWithStep
 from tidemark.backfill.selection import OffsetRanges
 from tidemark.core.errors import LostRange, TidemarkError
@@ -136,13 +137,7 @@ def fresh(site: Site) -> None:
 
 
 def export(site: Site) -> object:
-    exports = Exports(
-        spec=site.spec,
-        watermarks=site.watermarks,
-        control=site.control,
-        data_log=site.table,
-        groups=site.groups,
-    )
+    exports = Exports(spec=site.spec, ports=site.planner.ports, groups=site.groups)
     return exports.export("lag")
 
 
@@ -257,10 +252,8 @@ def test_i3_an_undo_compares_a_plan_that_lands_meanwhile_with_kafka() -> None:
         site.ingest.execute(plan.sequence)
         site.kafka.delete_records("events", 0, 4)
 
-    undo = replace(
-        site.undo,
-        control=PortWithStep(site.control, "plan_record", after=land_and_delete),
-    )
+    control = PortWithStep(site.control, "plan_record", after=land_and_delete)
+    undo = with_ports(site.undo, control=control)
     with pytest.raises(PlanNotLanded):
         undo.undo(1, *WRONG)
     with pytest.raises(OnlyCopy):

@@ -618,14 +618,7 @@ def typed_page(lake: TypedLake, count: int) -> RecordPage:
     tables = DecodedTables(
         pipeline=lake.spec.name, typed=lake.typed, quarantine=lake.quarantine.table
     )
-    reader = RecordReader(
-        spec=bronze.spec,
-        open_watermarks=lambda: bronze.watermarks,
-        open_log=lambda: bronze.log_reader,
-        control=lake.control,
-        bronze=bronze.table,
-        decoded=tables,
-    )
+    reader = RecordReader(spec=bronze.spec, ports=bronze.planner.ports, decoded=tables)
     return reader.page(0, 0, count)
 
 

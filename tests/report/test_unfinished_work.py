@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,7 +17,7 @@ from tests.support import services
 from tests.support.consoles import app_of
 from tests.support.file_lake import FileLake
 from tests.support.plans import MemoryPipeline, make_spec, wanted
-from tests.support.services import NOW
+from tests.support.services import NOW, with_ports
 from tests.support.typed_job import NoRows
 from tests.support.typed_lake import DECODE, TypedLake, home_typed_lake
 from tests.typed.test_decoder import LakeWithFailingDriver
@@ -76,6 +76,12 @@ def test_a_repeated_request_of_one_run_counts_once() -> None:
     assert (pipeline.status().state, pipeline.status().unfinished.runs) == ("open", 1)
 
 
+def status_at(pipeline: MemoryPipeline, now: datetime) -> PipelineStatus:
+    """Return the status at a time of the clock."""
+    ports = replace(pipeline.planner.ports, now=lambda: now)
+    return pipeline_status(pipeline.spec, ports, pipeline.unfinished_work)
+
+
 @pytest.mark.parametrize(("stalled", "alarms"), [(HOUR, ["PlanStuck"]), (3 * HOUR, []), (None, [])])
 def test_a_plan_that_is_open_for_longer_than_the_limit_is_an_alarm(
     stalled: timedelta | None, alarms: list[str]
@@ -84,15 +90,7 @@ def test_a_plan_that_is_open_for_longer_than_the_limit_is_an_alarm(
     pipeline = MemoryPipeline(spec=make_spec(alarms=AlarmRules(stalled=stalled)))
     pipeline.produce(0, 5)
     pipeline.planner.plan("run-1")
-    later = pipeline_status(
-        pipeline.spec,
-        pipeline.control,
-        pipeline.table,
-        open_watermarks=lambda: pipeline.watermarks,
-        open_log=lambda: pipeline.log_reader,
-        unfinished=pipeline.unfinished_work,
-        now=NOW + 2 * HOUR,
-    )
+    later = status_at(pipeline, NOW + 2 * HOUR)
     found = [alarm for alarm in later.alarms() if isinstance(alarm, PlanStuck)]
     assert [type(alarm).__name__ for alarm in found] == alarms
     assert all("open for 2 h" in alarm.rendered("problem") for alarm in found)
@@ -107,18 +105,11 @@ def test_waiting_chunks_of_a_backfill_are_no_alarm() -> None:
     now = NOW
 
     def backfills() -> Backfills:
-        return replace(pipeline.backfills, now=lambda: now)
+        planner = with_ports(pipeline.planner, now=lambda: now)
+        return replace(pipeline.backfills, planner=planner)
 
     def stuck() -> list[int]:
-        status = pipeline_status(
-            pipeline.spec,
-            pipeline.control,
-            pipeline.table,
-            open_watermarks=lambda: pipeline.watermarks,
-            open_log=lambda: pipeline.log_reader,
-            unfinished=pipeline.unfinished_work,
-            now=now,
-        )
+        status = status_at(pipeline, now)
         return [alarm.sequence for alarm in status.alarms() if isinstance(alarm, PlanStuck)]
 
     preview = backfills().preview(select(offsets=["0:1-5"]), 1, readable_only=False)
@@ -146,18 +137,14 @@ def typed_status(
     spec = make_spec(decode=DECODE, alarms=AlarmRules(quarantined_records=limit))
     return pipeline_status(
         spec,
-        lake.control,
-        lake.bronze.table,
-        open_watermarks=lambda: lake.bronze.watermarks,
-        open_log=lambda: lake.bronze.log_reader,
-        unfinished=UnfinishedWorkReader(
+        lake.bronze.planner.ports,
+        UnfinishedWorkReader(
             spec=spec,
             control=lake.control,
             statuses=statuses,
             quarantined=lake.quarantine.count_open,
             hidden=lake.hidden,
         ),
-        now=NOW,
     )
 
 
@@ -424,17 +411,13 @@ def checked_status(
     """Return the status of a pipeline with checked plans, by the publication table by default."""
     return pipeline_status(
         lake.spec,
-        lake.control,
-        lake.table,
-        open_watermarks=lambda: lake.watermarks,
-        open_log=lambda: lake.log_reader,
-        unfinished=UnfinishedWorkReader(
+        lake.planner.ports,
+        UnfinishedWorkReader(
             spec=lake.spec,
             control=lake.control,
             statuses=statuses or (lambda: table_of(lake).statuses("events")),
             quarantined=lambda _plans: 0,
         ),
-        now=NOW,
     )
 
 

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from tests.support.file_lake import FileLake
 from tests.support.memory import MemoryKafka
 from tests.support.plans import MemoryPipeline, make_spec, wanted
+from tests.support.services import with_ports
 from tidemark.core.errors import EndBehindCommitted, InvalidRange, TopicRecreated, UnknownPartition
 from tidemark.core.offsets import SpanSet
 from tidemark.core.origins import RunOrigin
@@ -325,5 +326,5 @@ def test_a_table_with_a_constraint_can_be_verified(lake: FileLake) -> None:
     DeltaTable(lake.uri).alter.add_constraint({"early": '"offset" < 1000'})
     with pytest.raises(TableAltered):
         lake.verify.verify()
-    reader = replace(lake.verify, data_log=DeltaDataTable(str(lake.uri), reads_only=True))
+    reader = with_ports(lake.verify, table=DeltaDataTable(str(lake.uri), reads_only=True))
     reader.verify().check()

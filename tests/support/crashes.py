@@ -20,7 +20,6 @@ import psutil
 from tests.support import PROJECT
 from tests.support.lake import Lake
 from tests.support.proxy import Gate, ProxiedBroker
-from tests.support.services import PARTS_WITH_PORTS
 from tests.support.waiting import wait_until
 from tidemark import steps
 from tidemark.app import App
@@ -274,18 +273,29 @@ class Trace:
 
     def on(self, service: Any) -> Any:
         """Return the service with traced ports."""
-        ports = {"data_log": "table", **{port: port for port in PORTS}}
-        fields = {field.name for field in dataclasses.fields(service)}
-        changes: dict[str, Any] = {
-            name: _Traced(getattr(service, name), ports[name], self) for name in fields & set(ports)
-        }
-        changes |= {part: self.on(getattr(service, part)) for part in fields & PARTS_WITH_PORTS}
+        changes: dict[str, Any] = {}
+        for each in dataclasses.fields(service):
+            part = getattr(service, each.name)
+            if port := _port(each.name):
+                changes[each.name] = _Traced(part, port, self)
+            elif each.name in _PARTS_WITH_PORTS:
+                changes[each.name] = self.on(part)
         return dataclasses.replace(service, **changes)
 
     def note(self, step: str) -> None:
         """Record a call."""
         self._counts[step] += 1
         self.steps.append(f"{step}:{self._counts[step]}")
+
+
+_PARTS_WITH_PORTS = ("planner", "ports", "source")
+"""Fields of services that have ports of their own."""
+
+
+def _port(field: str) -> str | None:
+    """Return the port that a field contains, or opens on its first call; None for other fields."""
+    name = field.removeprefix("open_")
+    return name if name in PORTS else None
 
 
 class _Traced:

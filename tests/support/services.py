@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
@@ -16,11 +17,9 @@ from tidemark.ingest.executor import PlanExecutor
 from tidemark.ingest.planner import Planner
 from tidemark.ingest.protocols import (
     BronzeTable,
-    LogReader,
     Sink,
     TopicLogReader,
     TopicReader,
-    WatermarkReader,
 )
 from tidemark.ingest.start import StartService
 from tidemark.lake.control_table import DeltaControlTable
@@ -53,56 +52,53 @@ class PortPipeline(Pipeline):
     """A pipeline that uses given ports instead of opening its own.
 
     Attributes:
-        ports: Has `spec`, `watermarks`, `log_reader`, `control`, `table` and `sink`. For a typed
+        given: Has `spec`, `watermarks`, `log_reader`, `control`, `table` and `sink`. For a typed
             table it also has `decoding`.
     """
 
-    ports: Any
+    given: Any
 
     @classmethod
-    def over(cls, ports: Any) -> Self:
+    def over(cls, given: Any) -> Self:
         """Return the pipeline of these ports. No check and no decoder has run."""
         context = PipelineContext(
             layout=Layout(project=PROJECT, home=Path("/nonexistent")),
             connections=Connections({}, lambda: None),
             sessions=ApplicationSessions(),
-            control=ports.control,
+            control=given.control,
             wrap_part=_unchanged,
             now=lambda: NOW,
         )
-        return cls(ports.spec, ports.spec, context, ports)
+        return cls(given.spec, given.spec, context, given)
 
     @property
     def table(self) -> Any:
         """The data table."""
-        return self.ports.table
+        return self.given.table
 
     @property
     def watermarks(self) -> TopicReader:
         """Reads watermarks of the topic."""
-        return self.ports.watermarks
+        return self.given.watermarks
 
     @property
     def log_reader(self) -> TopicLogReader:
         """Reads records of the topic."""
-        return self.ports.log_reader
+        return self.given.log_reader
 
     @property
     def decoder(self) -> DecodePlanner:
         """Plans the decoding."""
-        return self.ports.decoding
-
-    def _readers(self) -> tuple[WatermarkReader, LogReader]:
-        return self.ports.watermarks, self.ports.log_reader
+        return self.given.decoding
 
     def _sink(self) -> Sink:
-        return self.ports.sink
+        return self.given.sink
 
     def _bronze(self, *, reads_only: bool = False) -> BronzeTable:  # noqa: ARG002
-        return self.ports.table
+        return self.given.table
 
     def _publication_table(self) -> DeltaPublicationTable:
-        return self.ports.publication
+        return self.given.publication
 
     def _unfinished_work(self) -> UnfinishedWorkReader:
         return UnfinishedWorkReader(
@@ -204,20 +200,23 @@ class Services:
         return {partition: ledger.committed_offset(partition) for partition in ledger.starts}
 
 
-PARTS_WITH_PORTS = frozenset({"recorder", "source"})
-"""Fields of services that are services with ports of their own."""
+def with_ports(service: _Service, **changes: Any) -> _Service:
+    """Return a service with other ports, also in its source, or with another sink."""
+    found = cast("Any", service)
+    if "sink" in changes:
+        found = replace(found, sink=changes.pop("sink"))
+    for name in ("watermarks", "log_reader"):
+        if name in changes:
+            changes[f"open_{name}"] = partial(_returned, changes.pop(name))
+    found = replace(found, ports=replace(found.ports, **changes))
+    if hasattr(found, "source"):
+        source = replace(found.source, ports=replace(found.source.ports, **changes))
+        found = replace(found, source=source)
+    return cast("_Service", found)
 
 
-def with_ports(service: _Service, **ports: Any) -> _Service:
-    """Return a service with other ports, also in its recorder and its source."""
-    names = {field.name for field in fields(cast("Any", service))}
-    changes = {name: port for name, port in ports.items() if name in names}
-    if "table" in ports and "data_log" in names:
-        changes["data_log"] = ports["table"]
-    changes |= {
-        part: with_ports(getattr(service, part), **ports) for part in names & PARTS_WITH_PORTS
-    }
-    return replace(cast("Any", service), **changes)
+def _returned(part: _Part) -> _Part:
+    return part
 
 
 class DeltaServices(Services):

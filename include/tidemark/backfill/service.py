@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, assert_never
@@ -45,13 +45,9 @@ from tidemark.ingest.planner import (
     PlanResult,
     refuse_open_backfill,
 )
+from tidemark.ingest.ports import TopicPorts
 from tidemark.ingest.protocols import (
-    BronzeLog,
-    Clock,
     ControlReader,
-    ControlTable,
-    TopicLogReader,
-    TopicReader,
 )
 from tidemark.ingest.replacement import replaced_offsets
 from tidemark.lake.conflicts import retry_on_conflict
@@ -207,13 +203,17 @@ class ChunkState:
 class Backfills:
     """Records backfill requests of one pipeline, and plans their chunks. Writes no rows."""
 
-    spec: PipelineSpec
-    watermarks: TopicReader
-    control: ControlTable
-    data_log: BronzeLog
-    log_reader: TopicLogReader
-    last_decided_plan: Callable[[], int]
-    now: Clock
+    planner: Planner
+
+    @property
+    def spec(self) -> PipelineSpec:
+        """The pipeline."""
+        return self.planner.spec
+
+    @property
+    def ports(self) -> TopicPorts:
+        """The ports of its table."""
+        return self.planner.ports
 
     def preview(
         self,
@@ -256,20 +256,20 @@ class Backfills:
         readable_only: bool,
         replaces: bool,
     ) -> BackfillPreview:
-        planner = self._planner
+        planner = self.planner
         state = planner.read_state(PlanKind.BACKFILL)
         ledger = state.ledger
         if state.open_plan:
             refuse_open_backfill(state.open_plan)
-        watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
-        with errors_of_current_ledger(self.control, ledger):
+        watermarks = self.ports.watermarks_of(self.spec)
+        with errors_of_current_ledger(self.ports.control, ledger):
             # Before the selection, which would look invalid if the topic was recreated.
             plan_rules.check_identity(ledger, watermarks)
             spans, notes = self._wanted(selection, watermarks)
             wanted = RequestedOffsets(spans=spans, readable_only=readable_only, replaces=replaces)
             topic = planner.comparison.compare(ledger, watermarks, spans)
             found = planner.drafter.backfill(topic, wanted).requested
-        size = self.data_log.size()
+        size = self.ports.table.size()
         task_offsets = size.records_within(self.spec.records_per_task, self.spec.bytes_per_task)
         most = chunk_offsets or self.spec.records_per_chunk
         parts = chunks(self.spec.name, found.missing, most, task_offsets)
@@ -284,7 +284,7 @@ class Backfills:
                 (span for part in parts for spans in part.values() for span in spans), task_offsets
             ),
             rewritten=(
-                self.data_log.files_with(watermarks.topic_id, found.replaced)
+                self.ports.table.files_with(watermarks.topic_id, found.replaced)
                 if found.replaced
                 else 0
             ),
@@ -296,7 +296,7 @@ class Backfills:
         self, ledger: Ledger, topic_id: str, spans: Mapping[int, SpanSet]
     ) -> Iterator[str]:
         """Yield a note for each unfinished request that shares some of these offsets."""
-        for request in self.control.backfills(self.spec.name):
+        for request in self.ports.control.backfills(self.spec.name):
             requested = union_by_partition(request.chunks)
             overlaps = any(
                 some.intersection(requested.get(p, SpanSet())) for p, some in spans.items()
@@ -320,10 +320,10 @@ class Backfills:
         watermarks: TopicWatermarks,
         parts: Sequence[Mapping[int, SpanSet]],
     ) -> Mapping[int, int]:
-        full = state.with_landing(self.control.ledger(self.spec.name))
+        full = state.with_landing(self.ports.control.ledger(self.spec.name))
         plans = Counter[int]()
         for part in parts:
-            plans.update(replaced_offsets(part, watermarks.topic_id, full, self.data_log))
+            plans.update(replaced_offsets(part, watermarks.topic_id, full, self.ports.table))
         return plans
 
     def request(
@@ -383,7 +383,7 @@ class Backfills:
 
         This plan must land before the chunk is planned. Needs no Kafka.
         """
-        match self.control.summary(self.spec.name).open_plan(PlanKind.BACKFILL):
+        match self.ports.control.summary(self.spec.name).open_plan(PlanKind.BACKFILL):
             case PlanRecord(plan=Plan(origin=ChunkOrigin(requester, chunk)) as plan):
                 return plan if requester == requested_by and chunk != number else None
         return None
@@ -395,7 +395,7 @@ class Backfills:
             BackfillAhead: Another backfill plan of this pipeline is open.
             UnknownPartition and so on: See `preview`.
         """
-        watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
+        watermarks = self.ports.watermarks_of(self.spec)
         spans, notes = self._wanted(selection, watermarks)
         for note in notes:
             log.warning(
@@ -423,7 +423,7 @@ class Backfills:
         Raises:
             BackfillAhead: Another backfill plan of this pipeline is open.
         """
-        if plan.topic_id != self.control.summary(self.spec.name).topic_id:
+        if plan.topic_id != self.ports.control.summary(self.spec.name).topic_id:
             return PlanResult(outcome=PlanOutcome.KEPT, plan=plan)
         wanted = RequestedOffsets(spans=plan.spans(), topic_id=plan.topic_id, readable_only=True)
         return self._plan(wanted, RunOrigin(requested_by))
@@ -431,7 +431,7 @@ class Backfills:
     def _plan(self, wanted: RequestedOffsets, origin: RunOrigin | ChunkOrigin) -> PlanResult:
         """Plan requested offsets. An open plan of another request has to land first."""
         try:
-            return self._planner.backfill(wanted, origin)
+            return self.planner.backfill(wanted, origin)
         except BackfillOpen as opened:
             raise BackfillAhead(
                 pipeline=opened.pipeline,
@@ -446,7 +446,7 @@ class Backfills:
             UnknownBackfill: The requester has no recorded request.
         """
         request, _ = self._chunk(requested_by, 1)
-        return self._progress(self.control.summary(self.spec.name), request)
+        return self._progress(self.ports.control.summary(self.spec.name), request)
 
     def _progress(self, ledger: Ledger, request: BackfillRequested) -> list[ChunkState]:
         left = self._unlanded(ledger, request)
@@ -469,18 +469,6 @@ class Backfills:
 
     # -- selections --------------------------------------------------------------------------------
 
-    @property
-    def _planner(self) -> Planner:
-        return Planner(
-            spec=self.spec,
-            watermarks=self.watermarks,
-            control=self.control,
-            data_log=self.data_log,
-            log_reader=self.log_reader,
-            last_decided_plan=self.last_decided_plan,
-            now=self.now,
-        )
-
     def _wanted(
         self, selection: Selection, watermarks: TopicWatermarks
     ) -> tuple[Mapping[int, SpanSet], tuple[str, ...]]:
@@ -494,7 +482,7 @@ class Backfills:
                 partitions = _partitions(selection.partitions, watermarks)
                 return _spans({p: (here.low, here.end) for p, here in partitions.items()}), ()
             case PlanRanges():
-                plan = recorded_plan(self.control, self.spec.name, selection.sequence).plan
+                plan = recorded_plan(self.ports.control, self.spec.name, selection.sequence).plan
                 plan_rules.check_incarnation(self.spec.name, plan.topic_id, watermarks)
                 return plan.spans(), ()
             case _:
@@ -522,7 +510,7 @@ class Backfills:
     def _at(
         self, watermarks: TopicWatermarks, partitions: Collection[int], moment: datetime
     ) -> Mapping[int, int]:
-        return self.watermarks.offsets_at(watermarks.topic, sorted(partitions), moment)
+        return self.ports.watermarks.offsets_at(watermarks.topic, sorted(partitions), moment)
 
     def _append_request(
         self, seen: BackfillPreview, requested_by: str, reason: str | None
@@ -531,8 +519,8 @@ class Backfills:
 
         For a pipeline without a plan, also records where the pipeline begins.
         """
-        ledger = read_checked_ledger(self.control, self.spec.name, self.data_log)
-        known = recorded_request(self.control, self.spec.name, requested_by)
+        ledger = read_checked_ledger(self.ports.control, self.spec.name, self.ports.table)
+        known = recorded_request(self.ports.control, self.spec.name, requested_by)
         if known or not seen.chunks:
             return known
         # The ledger may be newer than the preview; planning a chunk compares its offsets again.
@@ -547,9 +535,9 @@ class Backfills:
             reason=reason,
             chunks=seen.chunks,
         )
-        starts = self._planner.drafter.starts(ledger, seen.watermarks)
+        starts = self.planner.drafter.starts(ledger, seen.watermarks)
         started = [Started.at(seen.watermarks, starts, requested_by)] if starts else []
-        self.control.append(ledger, [*started, request], self.now())
+        self.ports.control.append(ledger, [*started, request], self.ports.now())
         log.info(
             "backfill recorded pipeline=%s requested_by=%s chunks=%d offsets=%d",
             *(self.spec.name, requested_by, len(request.chunks), seen.offsets),
@@ -561,7 +549,7 @@ class Backfills:
     def _chunk(
         self, requested_by: str, number: int
     ) -> tuple[BackfillRequested, Mapping[int, SpanSet]]:
-        request = recorded_request(self.control, self.spec.name, requested_by)
+        request = recorded_request(self.ports.control, self.spec.name, requested_by)
         chunks = request.chunks if request else ()
         if request is None or not 1 <= number <= len(chunks):
             raise UnknownBackfill(
@@ -590,7 +578,7 @@ class Backfills:
         """
         if not request.readable_only:
             return spans
-        now = self.watermarks.topic_watermarks(request.topic, self.spec.isolation_level)
+        now = self.ports.watermarks.topic_watermarks(request.topic, self.spec.isolation_level)
         if now.topic_id != request.topic_id:
             return spans
         here = now.partitions

@@ -15,7 +15,7 @@ from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.plan_rules import ClassifiedOffsets, ComparedTopic
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.log_comparison import LogComparison
-from tidemark.ingest.protocols import Clock, TopicReader
+from tidemark.ingest.ports import TopicPorts
 from tidemark.ingest.start_rules import policy_offsets
 from tidemark.spec.model import PipelineSpec
 
@@ -77,9 +77,7 @@ class Drafter:
     """Finds the offsets that a pipeline would read next. Writes nothing."""
 
     spec: PipelineSpec
-    watermarks: TopicReader
-    comparison: LogComparison
-    now: Clock
+    ports: TopicPorts
 
     def live(self, topic: ComparedTopic, limit: int | None) -> Draft:
         """Return what the next live plan would read.
@@ -129,7 +127,7 @@ class Drafter:
         )
 
     def _checked(self, draft: Draft) -> Draft:
-        self.comparison.check_leaders(draft.topic, draft.ranges)
+        LogComparison(ports=self.ports).check_leaders(draft.topic, draft.ranges)
         return draft
 
     def starts(self, ledger: Ledger, watermarks: TopicWatermarks) -> Mapping[int, int]:
@@ -140,7 +138,7 @@ class Drafter:
         """
         if ledger.starts:
             return plan_rules.new_partitions(ledger, watermarks)
-        return policy_offsets(self.spec, watermarks, self.watermarks.offsets_at)
+        return policy_offsets(self.spec, watermarks, self.ports.watermarks.offsets_at)
 
     def _expiring(self, watermarks: TopicWatermarks) -> Mapping[int, int]:
         """Return the end of the offsets that Kafka will delete within `alarms.runway`."""
@@ -148,11 +146,11 @@ class Drafter:
         if runway is None:
             return {}
         try:
-            retention = self.watermarks.retention_time(watermarks.topic)
+            retention = self.ports.watermarks.retention_time(watermarks.topic)
             if retention is None:
                 return {}
-            moment = self.now() - retention + runway
-            return self.watermarks.offsets_at(
+            moment = self.ports.now() - retention + runway
+            return self.ports.watermarks.offsets_at(
                 watermarks.topic, sorted(watermarks.partitions), moment
             )
         except TidemarkError as error:

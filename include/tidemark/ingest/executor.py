@@ -12,7 +12,8 @@ from tidemark.core.plan import Plan
 from tidemark.core.table_state import TableState
 from tidemark.ingest.errors import CommitNotFound, PlanFenced
 from tidemark.ingest.ledgers import read_compared_ledger, recorded_plan, refuse_cancelled
-from tidemark.ingest.protocols import ControlTable, DataTable, PlanSource, Sink
+from tidemark.ingest.ports import Ports
+from tidemark.ingest.protocols import PlanSource, Sink
 from tidemark.ingest.recorder import Recorder
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import TransactionConflict
@@ -43,19 +44,15 @@ class PlanExecutor:
 
     Attributes:
         spec: The pipeline.
-        control: The control table.
-        table: The data table.
+        ports: The ports of its table.
         sink: Writes a plan's files.
         source: Checks the topic or the bronze table that plans are read from.
-        recorder: Records landings.
     """
 
     spec: PipelineSpec
-    control: ControlTable
-    table: DataTable
+    ports: Ports
     sink: Sink
     source: PlanSource
-    recorder: Recorder
 
     def execute(self, sequence: int) -> ExecutionResult:
         """Land and record one plan; skip the steps that are already done.
@@ -82,11 +79,11 @@ class PlanExecutor:
             KafkaFailure: Kafka did not answer, or refused.
             EngineFailed: The engine failed and the table's log does not contain the plan.
         """
-        record = recorded_plan(self.control, self.spec.name, sequence)
+        record = recorded_plan(self.ports.control, self.spec.name, sequence)
         plan = record.plan
         refuse_cancelled(record)
         # Also check a landed plan: a RESTORE may have removed its rows.
-        ledger, seen = read_compared_ledger(self.control, plan.pipeline, self.table)
+        ledger, seen = read_compared_ledger(self.ports.control, plan.pipeline, self.ports.table)
         if record.held_now and record.landed_originally:
             log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
             return ExecutionResult(plan=plan, landing=record.landed_originally, wrote=False)
@@ -102,11 +99,11 @@ class PlanExecutor:
         """
         # Read the transactions first: a plan that lands between the two reads is not mistaken for
         # a fenced plan.
-        state = self.table.state(plan.pipeline, (plan.app_id,))
-        landing = self.table.find_landing(plan)
+        state = self.ports.table.state(plan.pipeline, (plan.app_id,))
+        landing = self.ports.table.find_landing(plan)
         if landing is None and state.transactions.get(plan.app_id, 0) >= plan.sequence:
             # A concurrent process has abandoned the plan, or has started to.
-            refuse_cancelled(recorded_plan(self.control, plan.pipeline, plan.sequence))
+            refuse_cancelled(recorded_plan(self.ports.control, plan.pipeline, plan.sequence))
             raise PlanFenced(pipeline=plan.pipeline, sequence=plan.sequence)
         return landing
 
@@ -120,7 +117,7 @@ class PlanExecutor:
         """
         wrote = False
         readable = self.source.check_before_reading(plan, ledger)
-        size = self.table.prepare(plan.pipeline)
+        size = self.ports.table.prepare(plan.pipeline)
         try:
             records_per_task = size.records_within(
                 self.spec.records_per_task, self.spec.bytes_per_task
@@ -129,7 +126,7 @@ class PlanExecutor:
             committable = self.source.check_before_commit(readable)
             # An append whose answer is lost may have committed.
             wrote = True
-            wrote = self.table.append(committable, files, seen)
+            wrote = self.ports.table.append(committable, files, seen)
         except TransientError as error:
             # The commit may have succeeded before the failure, or in a concurrent execution.
             if self._find_landing(plan) is None:
@@ -139,8 +136,8 @@ class PlanExecutor:
         return wrote
 
     def _record(self, plan: Plan) -> Landing:
-        ledger = self.control.summary(plan.pipeline)
-        record = recorded_plan(self.control, plan.pipeline, plan.sequence)
+        ledger = self.ports.control.summary(plan.pipeline)
+        record = recorded_plan(self.ports.control, plan.pipeline, plan.sequence)
         if record.held_now and record.landed_originally:
             return record.landed_originally
         # An operator may have rewound the pipeline to a state before this landing.
@@ -150,6 +147,6 @@ class PlanExecutor:
         # a RESTORE that has removed the rows of this plan.
         landing = self._find_landing(plan)  # fence: landing-is-found-after-its-ledger
         if landing is not None:
-            return self.recorder.record(ledger, plan, landing)
+            return Recorder(ports=self.ports).record(ledger, plan, landing)
         # fence: reported-commit-is-looked-up
         raise CommitNotFound(pipeline=plan.pipeline, sequence=plan.sequence, seen="no such commit")

@@ -15,7 +15,7 @@ from tidemark.core.plan_rules import ComparedTopic
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel, Position, TopicWatermarks
 from tidemark.ingest.errors import LogTruncated
-from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, WatermarkReader
+from tidemark.ingest.ports import TopicPorts
 
 _MAX_REPORTED_PLANS = 20
 """Maximum number of plans in an error; the next run of the command reports further plans."""
@@ -30,10 +30,7 @@ class LogComparison:
     Each error names the plans to undo, so that the next run lands Kafka's current records.
     """
 
-    watermarks: WatermarkReader
-    control: ControlReader
-    landed: BronzeLog
-    log_reader: TopicLogReader
+    ports: TopicPorts
 
     def compare(
         self, ledger: Ledger, watermarks: TopicWatermarks, partitions: Collection[int]
@@ -119,9 +116,9 @@ class LogComparison:
             known = plan_rules.positions_under_other_leaders(
                 topic.ledger.positions(kind), watermarks, ranges
             )
-            partition = (
-                self.log_reader.truncated_partition(watermarks.topic, known) if known else None
-            )
+            if not known:
+                continue
+            partition = self.ports.log_reader.truncated_partition(watermarks.topic, known)
             if partition is not None:  # fence: positions-after-new-leader-epoch
                 raise self._truncated(topic, partition, known[partition])
 
@@ -162,7 +159,9 @@ class LogComparison:
     ) -> LogTruncated:
         ledger, watermarks = topic.ledger, topic.watermarks
         # A topic that was recreated since this read of its watermarks looks like a truncated log.
-        newest = self.watermarks.topic_watermarks(watermarks.topic, watermarks.isolation_level)
+        newest = self.ports.watermarks.topic_watermarks(
+            watermarks.topic, watermarks.isolation_level
+        )
         plan_rules.check_identity(ledger, newest)
         return LogTruncated(
             pipeline=ledger.pipeline,
@@ -220,7 +219,7 @@ class LogComparison:
     ) -> Sequence[tuple[Plan, Landing, SpanSet]]:
         landings = [
             (record.plan, record.held_now, spans)
-            for record in self.control.ledger(pipeline).plans.values()
+            for record in self.ports.control.ledger(pipeline).plans.values()
             if record.held_now and record.plan.topic_id == topic_id
             if (spans := record.held_now.spans().get(partition))
         ]
@@ -243,7 +242,7 @@ class LogComparison:
             if (kept := watermarks.partitions[partition].readable(spans))
         }
         for most in (1, _FALLBACK_ROWS):
-            rows = self.landed.last_rows(watermarks.topic_id, pending, most) if pending else {}
+            rows = self.ports.table.last_rows(watermarks.topic_id, pending, most) if pending else {}
             seen = self._records_at(
                 watermarks,
                 {p: pending[p].within(_bounding_span(some)) for p, some in rows.items()},
@@ -277,7 +276,7 @@ class LogComparison:
     def _is_whole(self, plan: Plan, landing: Landing, partition: int) -> bool:
         """Whether the table has the recorded number of rows of a plan, in one partition."""
         spans = sorted((p, span) for p, some in landing.spans().items() for span in some)
-        held = self.landed.current_landing(plan.with_ranges(spans)).by_partition()[partition]
+        held = self.ports.table.current_landing(plan.with_ranges(spans)).by_partition()[partition]
         # fence: deleted-row-is-no-evidence
         return held["records"] == landing.by_partition()[partition]["records"]
 
@@ -286,7 +285,9 @@ class LogComparison:
     ) -> Mapping[int, Sequence[LogRecord]]:
         seen: dict[int, list[LogRecord]] = {partition: [] for partition in spans}
         if spans:
-            for record in self.log_reader.read(watermarks.topic, watermarks.isolation_level, spans):
+            for record in self.ports.log_reader.read(
+                watermarks.topic, watermarks.isolation_level, spans
+            ):
                 seen[record.partition].append(record)
         return seen
 

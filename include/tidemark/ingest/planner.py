@@ -17,7 +17,7 @@ from tidemark.ingest.errors import BackfillOpen
 from tidemark.ingest.ledgers import errors_of_current_ledger, read_checked_ledger, recorded_plan
 from tidemark.ingest.limits import run_limit
 from tidemark.ingest.log_comparison import LogComparison
-from tidemark.ingest.protocols import BronzeLog, Clock, ControlTable, TopicLogReader, TopicReader
+from tidemark.ingest.ports import TopicPorts
 from tidemark.ingest.recorder import Recorder
 from tidemark.ingest.replacement import superseded_events
 from tidemark.lake.conflicts import retry_on_conflict
@@ -86,23 +86,15 @@ class Planner:
 
     Attributes:
         spec: The pipeline.
-        watermarks: Reads watermarks of the topic.
-        control: The control table.
-        data_log: The log of the data table.
-        log_reader: Reads records of the topic.
+        ports: The ports of its table.
         last_decided_plan: Returns the highest number of a plan with a publication decision; 0
             without one. A new plan gets a higher number: the control table and the data table may
             come from an older backup.
-        now: The clock.
     """
 
     spec: PipelineSpec
-    watermarks: TopicReader
-    control: ControlTable
-    data_log: BronzeLog
-    log_reader: TopicLogReader
+    ports: TopicPorts
     last_decided_plan: Callable[[], int]
-    now: Clock
 
     def plan(self, requested_by: str) -> PlanResult:
         """Plan the unread part of the log, or return the run's existing plan.
@@ -156,21 +148,21 @@ class Planner:
 
         A planner first records an open plan that has landed, so the state includes its landing.
         """
-        ledger = read_checked_ledger(self.control, self.spec.name, self.data_log)
+        ledger = read_checked_ledger(self.ports.control, self.spec.name, self.ports.table)
         opened = ledger.open_plan(kind)
-        landing = self.data_log.find_landing(opened.plan) if opened else None
+        landing = self.ports.table.find_landing(opened.plan) if opened else None
         if opened is None or landing is None:
             return PlannerState(recorded=ledger, open_plan=opened.plan if opened else None)
-        accounted, _ = self._recorder.account_for(opened.plan, landing)
+        accounted, _ = Recorder(ports=self.ports).account_for(opened.plan, landing)
         return PlannerState(recorded=ledger, unrecorded=(opened.plan, accounted))
 
     def _attempt(
         self, kind: PlanKind, origin: PlanOrigin, wanted: RequestedOffsets | None
     ) -> PlanResult:
-        ledger = read_checked_ledger(self.control, self.spec.name, self.data_log)
+        ledger = read_checked_ledger(self.ports.control, self.spec.name, self.ports.table)
         mine = ledger.plan_requested_by(origin)  # fence: plan-of-a-run-is-kept
         if mine is not None:
-            kept = recorded_plan(self.control, self.spec.name, mine)
+            kept = recorded_plan(self.ports.control, self.spec.name, mine)
             # A backfill by dates may have taken over the live plan of a failed run.
             is_open = kept.is_open and kept.plan.kind is kind
             # No other plan would read the offsets that the plan of a backfill missed.
@@ -180,17 +172,17 @@ class Planner:
             wanted = replace(wanted, replaces=False)
         opened = ledger.open_plan(kind)
         if opened:
-            landing = self.data_log.find_landing(opened.plan)  # fence: look-before-taking-over
+            landing = self.ports.table.find_landing(opened.plan)  # fence: look-before-taking-over
             if landing is None:
                 return self._take_over(ledger, opened.plan, origin)
-            self._recorder.record(ledger, opened.plan, landing)
+            Recorder(ports=self.ports).record(ledger, opened.plan, landing)
             # A concurrent process may have planned since: start again from the new state.
             return self._attempt(kind, origin, wanted)
         draft = self._draft(ledger, wanted)
         plan = draft.plan(origin, self.last_decided_plan)
         events = self._events(draft, plan, origin)
         if events:
-            self.control.append(ledger, events, self.now())
+            self.ports.control.append(ledger, events, self.ports.now())
         if plan is None:
             log.info("nothing to do pipeline=%s topic=%s", self.spec.name, self.spec.topic)
             return PlanResult(outcome=PlanOutcome.NOTHING, plan=None)
@@ -207,51 +199,31 @@ class Planner:
     @property
     def comparison(self) -> LogComparison:
         """The comparison of landed records with the topic."""
-        return LogComparison(
-            watermarks=self.watermarks,
-            control=self.control,
-            landed=self.data_log,
-            log_reader=self.log_reader,
-        )
+        return LogComparison(ports=self.ports)
 
     @property
     def drafter(self) -> Drafter:
         """Finds the offsets to read next."""
-        return Drafter(
-            spec=self.spec,
-            watermarks=self.watermarks,
-            comparison=self.comparison,
-            now=self.now,
-        )
-
-    @property
-    def _recorder(self) -> Recorder:
-        return Recorder(
-            control=self.control,
-            data_log=self.data_log,
-            watermarks=self.watermarks,
-            log_reader=self.log_reader,
-            now=self.now,
-        )
+        return Drafter(spec=self.spec, ports=self.ports)
 
     def _take_over(self, ledger: CheckedLedger, plan: Plan, origin: PlanOrigin) -> PlanResult:
         refuse_open_backfill(plan)
         adopted = Adopted(sequence=plan.sequence, origin=origin)
-        self.control.append(ledger, [adopted], self.now())
+        self.ports.control.append(ledger, [adopted], self.ports.now())
         log.info("took over pipeline=%s plan=%d", plan.pipeline, plan.sequence)
         return PlanResult(outcome=PlanOutcome.ADOPTED, plan=plan)
 
     def _draft(self, ledger: Ledger, wanted: RequestedOffsets | None) -> Draft:
         # The watermarks are read after the ledger. `check_current` or the append refuses a draft
         # from an older ledger, but nothing would detect older watermarks.
-        watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
+        watermarks = self.ports.watermarks_of(self.spec)
         partitions = wanted.spans if wanted else watermarks.partitions
-        with errors_of_current_ledger(self.control, ledger):
+        with errors_of_current_ledger(self.ports.control, ledger):
             topic = self.comparison.compare(ledger, watermarks, partitions)
             if wanted:
                 return self.drafter.backfill(topic, wanted)
             limit = run_limit(
-                self.spec, self.data_log, lambda: self.control.throughput(self.spec.name)
+                self.spec, self.ports.table, lambda: self.ports.control.throughput(self.spec.name)
             )
             return self.drafter.live(topic, limit)
 
@@ -263,8 +235,8 @@ class Planner:
         if plan:
             events.append(Planned(plan=plan))
             if plan.replaces:
-                whole = self.control.ledger(self.spec.name)
-                events += superseded_events(plan, whole, self.data_log)
+                whole = self.ports.control.ledger(self.spec.name)
+                events += superseded_events(plan, whole, self.ports.table)
         return events
 
 

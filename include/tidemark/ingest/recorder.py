@@ -18,13 +18,7 @@ from tidemark.core.plan import Plan
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.errors import RecordsMissed
 from tidemark.ingest.ledgers import check_ledger
-from tidemark.ingest.protocols import (
-    Clock,
-    ControlTable,
-    DataLog,
-    LogReader,
-    WatermarkReader,
-)
+from tidemark.ingest.ports import Ports
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +30,7 @@ NO_EVIDENCE = GapEvidence(gaps={}, visible={}, deleted={})
 class Recorder:
     """Records landings after every planned offset is accounted for."""
 
-    control: ControlTable
-    data_log: DataLog
-    watermarks: WatermarkReader
-    log_reader: LogReader
-    now: Clock
+    ports: Ports
 
     def record(self, ledger: Ledger, plan: Plan, landing: Landing) -> Landing:
         """Append `landed` for a plan that the data table's log contains.
@@ -66,11 +56,11 @@ class Recorder:
         landing, evidence = self.account_for(plan, landing)
         # A RESTORE during the landing is older than this landing, so later checks skip it.
         # fence: restore-during-landing
-        checked = check_ledger(self.control, ledger, self.data_log)
+        checked = check_ledger(self.ports.control, ledger, self.ports.table)
         is_current = plan.topic_id == ledger.topic_id
         committed = ledger.committed_with(landing.spans()) if is_current else {}
-        self.control.append(
-            checked, [Landed(plan=plan, landing=landing, committed=committed)], self.now()
+        self.ports.control.append(
+            checked, [Landed(plan=plan, landing=landing, committed=committed)], self.ports.now()
         )
         log.info(
             "landed pipeline=%s plan=%d records=%d gaps=%d table_version=%d",
@@ -130,10 +120,10 @@ class Recorder:
         plan_rules.check_same_topic(plan, self._watermarks(plan))
 
     def _watermarks(self, plan: Plan) -> TopicWatermarks:
-        return self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
+        return self.ports.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
 
     def _collect_evidence(self, plan: Plan, watermarks: TopicWatermarks) -> GapEvidence:
-        gaps = self.data_log.offsets_without_rows(plan)
+        gaps = self.ports.table.offsets_without_rows(plan)
         kept, deleted = {}, {}
         for partition, spans in gaps.items():
             readable = watermarks.partitions[partition].readable(spans)
@@ -141,7 +131,7 @@ class Recorder:
                 kept[partition] = readable
             if gone := spans.difference(readable):
                 deleted[partition] = gone
-        seen = self.log_reader.read(plan.topic, plan.isolation_level, kept)
+        seen = self.ports.log_reader.read(plan.topic, plan.isolation_level, kept)
         return GapEvidence(
             gaps=gaps,
             visible=spans_by_partition((r.partition, Span(r.offset, r.offset + 1)) for r in seen),

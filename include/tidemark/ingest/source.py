@@ -10,20 +10,14 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.plan import CommittablePlan, Plan, ReadablePlan
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.log_comparison import LogComparison
-from tidemark.ingest.protocols import WatermarkReader
+from tidemark.ingest.ports import TopicPorts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSource:
-    """Checks the topic that a plan is read from; a `PlanSource`.
+    """Checks the topic that a plan is read from; a `PlanSource`."""
 
-    Attributes:
-        watermarks: Reads the watermarks of the topic.
-        comparison: Compares the last landed records with the topic.
-    """
-
-    watermarks: WatermarkReader
-    comparison: LogComparison
+    ports: TopicPorts
 
     def check_before_reading(self, plan: Plan, ledger: Ledger) -> ReadablePlan:
         """Refuse a topic that lacks the planned records, or differs from the landed records.
@@ -34,7 +28,7 @@ class TopicSource:
             TopicRecreated, EndBehindCommitted and so on: See `LogComparison.check_plan`.
         """
         watermarks = self._watermarks(plan)
-        self.comparison.check_plan(plan, ledger, watermarks)
+        LogComparison(ports=self.ports).check_plan(plan, ledger, watermarks)
         # Every record that is read from now on has one of these epochs, or a newer one. So a later
         # truncation before the end of the plan ends one of these epochs there.
         epochs = {p: here.leader_epoch for p, here in watermarks.partitions.items()}
@@ -63,4 +57,4 @@ class TopicSource:
         plan_rules.check_readable(plan, watermarks)
 
     def _watermarks(self, plan: Plan) -> TopicWatermarks:
-        return self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
+        return self.ports.watermarks.topic_watermarks(plan.topic, plan.isolation_level)

@@ -14,7 +14,7 @@ from tidemark.core.plain import record_of
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.errors import AlreadyStarted, InvalidStart
 from tidemark.ingest.ledgers import read_checked_ledger
-from tidemark.ingest.protocols import Clock, ControlTable, DataLog, TopicReader
+from tidemark.ingest.ports import TopicPorts
 from tidemark.ingest.start_rules import (
     OtherPartitions,
     SourceOffsets,
@@ -135,10 +135,7 @@ class StartService:
     """Records start offsets of one pipeline. Writes one control event and no rows."""
 
     spec: PipelineSpec
-    watermarks: TopicReader
-    control: ControlTable
-    data_log: DataLog
-    now: Clock
+    ports: TopicPorts
 
     def start(
         self,
@@ -183,9 +180,9 @@ class StartService:
         *,
         dry_run: bool,
     ) -> StartResult:
-        ledger = read_checked_ledger(self.control, self.spec.name, self.data_log)
+        ledger = read_checked_ledger(self.ports.control, self.spec.name, self.ports.table)
         # Read after the source, so the log contains every offset that the source had read.
-        watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
+        watermarks = self.ports.watermarks_of(self.spec)
         if ledger.starts:  # fence: pipeline-starts-once
             _check_same_start(ledger, watermarks, found, reason)
             return _result(StartOutcome.NOTHING, watermarks, ledger.starts, found, reason)
@@ -193,7 +190,7 @@ class StartService:
         if dry_run:
             return _result(StartOutcome.DRAFT, watermarks, offsets, found, reason)
         started = Started.at(watermarks, offsets, requested_by, reason)
-        self.control.append(ledger, [started], self.now())
+        self.ports.control.append(ledger, [started], self.ports.now())
         log.info(
             "start recorded pipeline=%s topic=%s reason=%s",
             self.spec.name,

@@ -13,7 +13,7 @@ from tidemark.core.plan import Plan
 from tidemark.core.table_state import TableState
 from tidemark.ingest.errors import PlanCancelled
 from tidemark.ingest.ledgers import read_compared_ledger, recorded_plan
-from tidemark.ingest.protocols import Clock, ControlTable, DataTable
+from tidemark.ingest.ports import Ports
 from tidemark.ingest.recorder import Recorder
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.repair.errors import PlanLanded, RowsInDoubt, UndoUnfinished
@@ -26,10 +26,7 @@ class Abandon:
     """Abandons open plans of one pipeline. A driver that still executes one cannot land it."""
 
     pipeline: str
-    control: ControlTable
-    table: DataTable
-    recorder: Recorder
-    now: Clock
+    ports: Ports
 
     def abandon(
         self,
@@ -69,8 +66,8 @@ class Abandon:
         return retry_on_conflict(lambda: self._attempt(abandoned, discard=discard, dry_run=dry_run))
 
     def _attempt(self, abandoned: Abandoned, *, discard: bool, dry_run: bool) -> Plan:
-        ledger, seen = read_compared_ledger(self.control, self.pipeline, self.table)
-        record = recorded_plan(self.control, self.pipeline, abandoned.sequence)
+        ledger, seen = read_compared_ledger(self.ports.control, self.pipeline, self.ports.table)
+        record = recorded_plan(self.ports.control, self.pipeline, abandoned.sequence)
         plan = record.plan
         if record.undoing:
             raise UndoUnfinished(pipeline=plan.pipeline, sequence=plan.sequence)
@@ -83,21 +80,23 @@ class Abandon:
             self._abandon(ledger, seen, record, abandoned, discard=discard)
         if discard:
             # Last: the rows may be removed only after the plan is recorded as abandoned.
-            removed, _ = self.table.remove_rows(plan, ledger.epoch, seen)
+            removed, _ = self.ports.table.remove_rows(plan, ledger.epoch, seen)
             log.info("discarded pipeline=%s plan=%d rows=%d", plan.pipeline, plan.sequence, removed)
         return plan
 
     def _check(self, record: PlanRecord, *, discard: bool) -> None:
         """Raise `PlanLanded` or `RowsInDoubt` if the plan has landed; write nothing."""
         plan = record.plan
-        landing = record.held_now or (self.table.find_landing(plan) if record.is_open else None)
+        landing = record.held_now or (
+            self.ports.table.find_landing(plan) if record.is_open else None
+        )
         if discard:
-            self.table.check_removable(plan)
+            self.ports.table.check_removable(plan)
         if landing is None:
             return
         if record.is_open and not plan.replaces:
             try:
-                self.recorder.check_same_topic(plan)
+                Recorder(ports=self.ports).check_same_topic(plan)
             except TopicDiffers as changed:
                 if discard:
                     return
@@ -119,19 +118,19 @@ class Abandon:
         if record.held_now is not None:
             raise PlanLanded(pipeline=plan.pipeline, sequence=plan.sequence)
         if discard:
-            self.table.check_removable(plan)
+            self.ports.table.check_removable(plan)
         # In this order: a plan without a commit after the fence can never land.
-        self.table.fence(plan, seen)  # fence: abandoned-plan-is-fenced
-        landing = self.table.find_landing(plan)  # fence: fence-before-look
+        self.ports.table.fence(plan, seen)  # fence: abandoned-plan-is-fenced
+        landing = self.ports.table.find_landing(plan)  # fence: fence-before-look
         if landing is not None:
             self._record(ledger, plan, landing, discard=discard)
-        self.control.append(ledger, [abandoned], self.now())
+        self.ports.control.append(ledger, [abandoned], self.ports.now())
         log.info("abandoned pipeline=%s plan=%d", plan.pipeline, plan.sequence)
 
     def _record(self, ledger: Ledger, plan: Plan, landing: Landing, *, discard: bool) -> None:
         """Record a landing; return only if its rows are to be discarded."""
         try:
-            self.recorder.record(ledger, plan, landing)
+            Recorder(ports=self.ports).record(ledger, plan, landing)
         except TopicDiffers as changed:
             if discard:
                 return

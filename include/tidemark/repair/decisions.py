@@ -12,7 +12,7 @@ from tidemark.core.events import LossAccepted, RecreationAccepted, Started
 from tidemark.core.ledger import Ledger
 from tidemark.core.texts import listed
 from tidemark.ingest.ledgers import read_checked_ledger
-from tidemark.ingest.protocols import Clock, ControlTable, DataLog, WatermarkReader
+from tidemark.ingest.ports import TopicPorts
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.repair.errors import NothingToDo, PlanStillOpen
 from tidemark.spec.model import PipelineSpec
@@ -29,10 +29,7 @@ class Decisions:
     """
 
     spec: PipelineSpec
-    watermarks: WatermarkReader
-    control: ControlTable
-    data_log: DataLog
-    now: Clock
+    ports: TopicPorts
 
     def accept_loss(
         self,
@@ -63,8 +60,8 @@ class Decisions:
     def _accept_loss(
         self, partitions: Collection[int], requested_by: str, reason: str, *, dry_run: bool
     ) -> LossAccepted:
-        ledger = read_checked_ledger(self.control, self.spec.name, self.data_log)
-        watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
+        ledger = read_checked_ledger(self.ports.control, self.spec.name, self.ports.table)
+        watermarks = self.ports.watermarks_of(self.spec)
         # The end of the log does not matter: the loss is before the low watermark.
         plan_rules.check_identity(ledger, watermarks)
         plan_rules.check_partitions(watermarks, partitions)
@@ -96,9 +93,11 @@ class Decisions:
             return accepted
         if started:
             # In a separate commit, so that each commit has one committed offset per partition.
-            self.control.append(ledger, [Started.at(watermarks, started, requested_by)], self.now())
+            self.ports.control.append(
+                ledger, [Started.at(watermarks, started, requested_by)], self.ports.now()
+            )
             return self._accept_loss(partitions, requested_by, reason, dry_run=dry_run)
-        self.control.append(ledger, [accepted], self.now())
+        self.ports.control.append(ledger, [accepted], self.ports.now())
         log.info(
             "loss accepted pipeline=%s partitions=%s",
             self.spec.name,
@@ -130,8 +129,8 @@ class Decisions:
     def _accept_recreation(
         self, requested_by: str, reason: str, *, dry_run: bool
     ) -> RecreationAccepted:
-        ledger = read_checked_ledger(self.control, self.spec.name, self.data_log)
-        watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
+        ledger = read_checked_ledger(self.ports.control, self.spec.name, self.ports.table)
+        watermarks = self.ports.watermarks_of(self.spec)
         known = (ledger.cluster_id, ledger.topic_id)
         if known in ((None, None), (watermarks.cluster_id, watermarks.topic_id)):
             raise NothingToDo(
@@ -162,7 +161,7 @@ class Decisions:
             reason=reason,
         )
         if not dry_run:
-            self.control.append(ledger, [accepted], self.now())
+            self.ports.control.append(ledger, [accepted], self.ports.now())
             log.info(
                 "recreation accepted pipeline=%s topic_id=%s", self.spec.name, watermarks.topic_id
             )

@@ -16,7 +16,7 @@ from tidemark.core import plan_rules
 from tidemark.core.plain import record_of
 from tidemark.ingest.errors import NothingLanded
 from tidemark.ingest.ledgers import read_checked_ledger
-from tidemark.ingest.protocols import ControlReader, DataLog, WatermarkReader
+from tidemark.ingest.ports import TopicPorts
 from tidemark.ingest.start import GroupReader
 from tidemark.kafka.errors import GroupActive
 from tidemark.spec.model import PipelineSpec
@@ -62,9 +62,7 @@ class Exports:
     """Writes one pipeline's committed offsets to consumer groups. Writes nothing else."""
 
     spec: PipelineSpec
-    watermarks: WatermarkReader
-    control: ControlReader
-    data_log: DataLog
+    ports: TopicPorts
     groups: GroupOffsets
 
     def export(self, group: str, *, dry_run: bool = False) -> tuple[ExportedOffset, ...]:
@@ -80,10 +78,10 @@ class Exports:
             TopicDiffers, EndBehindCommitted: The committed offsets do not fit the topic.
             HistoriesDiverge, KafkaFailure: See `ledgers.read_checked_ledger` and `WatermarkReader`.
         """
-        ledger = read_checked_ledger(self.control, self.spec.name, self.data_log)
+        ledger = read_checked_ledger(self.ports.control, self.spec.name, self.ports.table)
         if not ledger.starts:
             raise NothingLanded(pipeline=ledger.pipeline, topic=self.spec.topic)
-        watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
+        watermarks = self.ports.watermarks_of(self.spec)
         plan_rules.check_identity(ledger, watermarks)  # fence: export-of-same-topic
         # Only the exported offsets have to be inside the log, not the ends of landed backfills.
         committed = {p: ledger.committed_offset(p) for p in sorted(ledger.starts)}

@@ -20,7 +20,7 @@ from tidemark.core.plan import Plan, PlanKind, removal_app_id, transaction_app_i
 from tidemark.core.table_state import RowRange
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.ledgers import read_checked_ledger
-from tidemark.ingest.protocols import Clock, ControlTable, DataTable, WatermarkReader
+from tidemark.ingest.ports import Ports
 from tidemark.ingest.recorder import Recorder
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import ControlConflict, ForeignCommit, TransactionConflict
@@ -58,11 +58,7 @@ class Repair:
     """
 
     spec: PipelineSpec
-    watermarks: WatermarkReader
-    control: ControlTable
-    table: DataTable
-    recorder: Recorder
-    now: Clock
+    ports: Ports
 
     def rewind(self, requested_by: str, reason: str, *, dry_run: bool = False) -> Differences:
         """Record as unread the offsets whose rows a RESTORE or the table's removal has removed.
@@ -98,7 +94,7 @@ class Repair:
     def _attempt(
         self, requested_by: str, reason: str, *, dry_run: bool, add_unknown: bool
     ) -> Differences:
-        ledger = self.control.ledger(self.spec.name)
+        ledger = self.ports.control.ledger(self.spec.name)
         state = self._read_state(ledger, requested_by)
         found = state.found
         if found.unknown and not add_unknown:
@@ -119,7 +115,7 @@ class Repair:
             return rules.with_recounts(ledger, found, landings)
         older = range(self._next_epoch(ledger))
         app_ids = [each for epoch in older for each in self._app_ids(epoch)]
-        fenced = self.table.fence_chains(
+        fenced = self.ports.table.fence_chains(
             self.spec.name,
             app_ids,  # fence: older-epochs-are-fenced
             requested_by,
@@ -132,9 +128,9 @@ class Repair:
         )
         if start:
             # In a separate commit, so that each commit has one committed offset per partition.
-            self.control.append(_corrected(ledger), start, self.now())
+            self.ports.control.append(_corrected(ledger), start, self.ports.now())
             number, missing = ledger.event_number + 1, ledger.missing_events
-            ledger = self.control.ledger(self.spec.name)
+            ledger = self.ports.control.ledger(self.spec.name)
             if (ledger.event_number, ledger.missing_events) != (number, missing):
                 # A concurrent process recorded events after the differences were read.
                 raise ControlConflict(pipeline=ledger.pipeline, event_number=number + 1)
@@ -158,7 +154,7 @@ class Repair:
         )
         landings, covered = self._landings(ledger, state)
         events = rules.repair_events(ledger, found, landings, covered, epoch)
-        self.control.append(_corrected(ledger), events, self.now())
+        self.ports.control.append(_corrected(ledger), events, self.ports.now())
         # Only now is it certain that these plans stay cancelled.
         self._remove_leftovers(requested_by)
         log.info(
@@ -176,8 +172,8 @@ class Repair:
         Also removes those of earlier repairs, which may have been killed before this step.
         """
         # Read the quarantine first: the ledger then has every plan of it that can still land.
-        quarantined = self.table.quarantined_plans(RunOrigin(requested_by))
-        ledger = self.control.ledger(self.spec.name)
+        quarantined = self.ports.table.quarantined_plans(RunOrigin(requested_by))
+        ledger = self.ports.control.ledger(self.spec.name)
         cancelled = [
             record.plan
             for record in ledger.plans.values()
@@ -188,28 +184,28 @@ class Repair:
             *cancelled,  # fence: restore-reaches-quarantine
             *lost,
         ]
-        self.table.remove_leftovers(leftovers, ledger.epoch)
+        self.ports.table.remove_leftovers(leftovers, ledger.epoch)
 
     def _read_state(self, ledger: Ledger, requested_by: str) -> _RepairState:
-        watermarks = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
+        watermarks = self.ports.watermarks_of(self.spec)
         fallback = rules.fallback_plan(
             self.spec.name, watermarks, self.spec.isolation_level, requested_by
         )
-        row_ranges = self.table.row_ranges()
-        commits = self.table.plan_commits(RunOrigin(requested_by))
+        row_ranges = self.ports.table.row_ranges()
+        commits = self.ports.table.plan_commits(RunOrigin(requested_by))
         app_ids = [each for epoch in range(ledger.epoch + 1) for each in self._app_ids(epoch)]
         unrecorded = range(ledger.epoch, self._next_epoch(ledger))
         newest_ids = [each for epoch in unrecorded for each in self._app_ids(epoch)]
-        now = self.table.state(self.spec.name, app_ids, restores_since=-1)
+        now = self.ports.table.state(self.spec.name, app_ids, restores_since=-1)
         table_log = TableLog(
             commits=commits,
             restores=now.restores,
             transactions=now.transactions,
-            removals=self.table.removal_versions(),
-            quarantined=self.table.quarantined_plans(RunOrigin(requested_by)),
-            quarantine_ahead=self.table.quarantine_ahead(self.spec.name, newest_ids),
-            fences=self.table.fences(self.spec.name),
-            start=self.table.log_start(),
+            removals=self.ports.table.removal_versions(),
+            quarantined=self.ports.table.quarantined_plans(RunOrigin(requested_by)),
+            quarantine_ahead=self.ports.table.quarantine_ahead(self.spec.name, newest_ids),
+            fences=self.ports.table.fences(self.spec.name),
+            start=self.ports.table.log_start(),
         )
         found = rules.compare(ledger, row_ranges, table_log, fallback)
         return _RepairState(
@@ -260,10 +256,10 @@ class Repair:
         would otherwise abandon the open plans of an undamaged pipeline.
         """
         try:
-            read_checked_ledger(self.control, self.spec.name, self.table)
+            read_checked_ledger(self.ports.control, self.spec.name, self.ports.table)
             for record in ledger.open_plans():
                 # A RESTORE may have removed a commit before it was recorded.
-                self.table.find_landing(record.plan)
+                self.ports.table.find_landing(record.plan)
         except (HistoriesDiverge, ForeignCommit):
             return False
         return True
@@ -280,7 +276,7 @@ class Repair:
         return max(epochs, ledger.epoch) + 1  # fence: one-more-epoch-is-fenced
 
     def _is_in_table(self, epoch: int) -> bool:
-        state = self.table.state(self.spec.name, self._app_ids(epoch))
+        state = self.ports.table.state(self.spec.name, self._app_ids(epoch))
         return bool(state.transactions or state.ahead)
 
     def _app_ids(self, epoch: int) -> Sequence[str]:
@@ -325,7 +321,7 @@ class Repair:
         """
         rows = sum(each.rows for each in state.row_ranges if each.sequence == plan.sequence)
         for part in parts:
-            held = self.table.current_landing(part or plan)
+            held = self.ports.table.current_landing(part or plan)
             if part is None:
                 held = replace(held, counts=())
             if held.records != rows:
@@ -344,8 +340,8 @@ class Repair:
                 or state.log.has_kept_commit(plan)
             )
             was_read = has_kept and plan not in state.found.by_rows
-            return self.recorder.account_for(part, held, was_read=was_read)[0]
-        if self.table.row_ranges() != state.row_ranges:
+            return Recorder(ports=self.ports).account_for(part, held, was_read=was_read)[0]
+        if self.ports.table.row_ranges() != state.row_ranges:
             # Another process changed the table between two reads.
             raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
         raise UnexplainedRows(

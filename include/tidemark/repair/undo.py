@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from tidemark.core.plan import Plan
 from tidemark.core.table_state import TableState, check_survives_restores
 from tidemark.ingest.errors import PlanCancelled
 from tidemark.ingest.ledgers import check_ledger, read_compared_ledger, recorded_plan
-from tidemark.ingest.protocols import Clock, ControlTable, DataTable, WatermarkReader
+from tidemark.ingest.ports import Ports
 from tidemark.kafka.errors import InvalidConnection, KafkaFailure, UnknownConnection
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import ControlConflict, RemovalFenced
@@ -59,15 +58,15 @@ class Undo:
     """Removes exactly the rows of landed plans of one pipeline.
 
     Attributes:
-        watermarks: Opens a reader of Kafka's watermarks; None for a typed table, which can be
-            decoded again.
+        pipeline: Name of the table's pipeline.
+        ports: The ports of its table.
+        asks_kafka: Whether to refuse an undo of records that Kafka no longer has. False for a typed
+            table, which can be decoded again.
     """
 
     pipeline: str
-    control: ControlTable
-    table: DataTable
-    now: Clock
-    watermarks: Callable[[], WatermarkReader] | None = None
+    ports: Ports
+    asks_kafka: bool
 
     def undo(
         self,
@@ -119,9 +118,9 @@ class Undo:
         if record.undone_version is not None:
             return UndoResult(plan=plan, rows=0)
         if dry_run:
-            rows = self.table.current_landing(plan).records
+            rows = self.ports.table.current_landing(plan).records
             return UndoResult(plan=plan, rows=rows, **losses._asdict())
-        rows, version = self.table.remove_rows(plan, epoch, seen)
+        rows, version = self.ports.table.remove_rows(plan, epoch, seen)
         undone = Undone(
             sequence=sequence, requested_by=requested_by, reason=reason, table_version=version
         )
@@ -156,9 +155,9 @@ class Undo:
         them.
         """
         spans = landing.spans()
-        if self.watermarks is None or not spans:
+        if not self.asks_kafka or not spans:
             return 0
-        now = self.watermarks().topic_watermarks(plan.topic, plan.isolation_level)
+        now = self.ports.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
         if now.topic_id != plan.topic_id:
             return size_of(spans)
         here = now.partitions
@@ -175,8 +174,8 @@ class Undo:
             The plan's record, the epoch and the state of the table at the comparison, and what the
             undo loses. An undo that has already begun reports no loss: it must be completed.
         """
-        ledger, seen = read_compared_ledger(self.control, self.pipeline, self.table)
-        record = recorded_plan(self.control, self.pipeline, sequence)
+        ledger, seen = read_compared_ledger(self.ports.control, self.pipeline, self.ports.table)
+        record = recorded_plan(self.ports.control, self.pipeline, sequence)
         if record.is_open:
             raise PlanNotLanded(pipeline=self.pipeline, sequence=sequence)
         end = record.cancelled_by
@@ -189,9 +188,9 @@ class Undo:
         # Checked first: a recorded undo blocks all other commands until it is complete.
         if dry_run:
             # An operator without the right to write may look.
-            self.table.check_removals()
+            self.ports.table.check_removals()
         else:
-            self.table.check_removable(record.plan)  # fence: only-possible-undos-begin
+            self.ports.table.check_removable(record.plan)  # fence: only-possible-undos-begin
             is_current = record.plan.topic_id == ledger.topic_id
             started = UndoStarted(
                 sequence=sequence,
@@ -199,14 +198,16 @@ class Undo:
                 reason=reason,
                 committed=ledger.committed_without(record.held_now.spans()) if is_current else {},
             )
-            self.control.append(ledger, [started], self.now())
+            self.ports.control.append(ledger, [started], self.ports.now())
         return record, ledger.epoch, seen, losses
 
     def _record_end(self, undone: Undone, epoch: int) -> None:
         # A RESTORE during the undo may have restored rows that the plan had replaced.
         # fence: restore-during-undo
-        ledger = check_ledger(self.control, self.control.summary(self.pipeline), self.table)
-        record = recorded_plan(self.control, self.pipeline, undone.sequence)
+        ledger = check_ledger(
+            self.ports.control, self.ports.control.summary(self.pipeline), self.ports.table
+        )
+        record = recorded_plan(self.ports.control, self.pipeline, undone.sequence)
         if ledger.epoch != epoch:  # fence: undo-ends-in-its-epoch
             # A repair ended the epoch of this undo. It may have read the table before the removal,
             # or after a RESTORE or a copy had brought the rows back.
@@ -214,7 +215,7 @@ class Undo:
         if record.undoing and undone.table_version is not None:
             # The ledger lacks the removal's version. If another plan has landed after a RESTORE,
             # `check_ledger` reads later RESTOREs only.
-            since = self.table.state(self.pipeline, (), restores_since=undone.table_version)
+            since = self.ports.table.state(self.pipeline, (), restores_since=undone.table_version)
             # fence: restore-of-unrecorded-removal
             check_survives_restores(record.plan, undone.table_version, since.restores)
-            self.control.append(ledger, [undone], self.now())
+            self.ports.control.append(ledger, [undone], self.ports.now())

@@ -18,7 +18,8 @@ from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.ingest.ledgers import check_current, read_checked_ledger
-from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, WatermarkReader
+from tidemark.ingest.ports import TopicPorts
+from tidemark.ingest.protocols import BronzeLog
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.opened_tables import tables_opened_once
 from tidemark.report.absence import AbsenceRules, HeldRange, KafkaState
@@ -57,18 +58,12 @@ class RecordReader:
 
     Attributes:
         spec: The pipeline.
-        open_watermarks: Returns the reader of watermarks.
-        open_log: Returns the reader of Kafka's records.
-        control: The control table.
-        bronze: The bronze table.
+        ports: The ports of the bronze table.
         decoded: The typed table and its quarantine; None for a pipeline without a typed table.
     """
 
     spec: PipelineSpec
-    open_watermarks: Callable[[], WatermarkReader]
-    open_log: Callable[[], TopicLogReader]
-    control: ControlReader
-    bronze: BronzeLog
+    ports: TopicPorts
     decoded: DecodedTables | None = None
 
     @tables_opened_once()
@@ -103,7 +98,7 @@ class _PageReader:
 
     def page(self, partition: int, span: Span, topic_id: str | None) -> RecordPage:
         spec = self.parts.spec
-        control = self.parts.control
+        control = self.parts.ports.control
         ledger = self._attempt(PagePart.CONTROL, lambda: control.summary(spec.name))
         topic_id = topic_id or (ledger.topic_id if ledger else None)
         topic = self._topic(ledger, topic_id)
@@ -176,7 +171,7 @@ class _PageReader:
         spec = self.parts.spec
         found = self._attempt(
             PagePart.KAFKA,
-            lambda: self.parts.open_watermarks().topic_watermarks(topic, spec.isolation_level),
+            lambda: self.parts.ports.watermarks.topic_watermarks(topic, spec.isolation_level),
         )
         if ledger is None or found is None:
             return found
@@ -196,7 +191,7 @@ class _PageReader:
         spec = self.parts.spec
         found = self._attempt(
             PagePart.KAFKA,
-            lambda: self.parts.open_log().read_briefly(
+            lambda: self.parts.ports.log_reader.read_briefly(
                 topic,
                 spec.isolation_level,
                 partition,
@@ -216,7 +211,7 @@ class _PageReader:
         The ledger is None if it cannot be read, or if other processes changed the pipeline during
         each of several attempts. The page then has the error.
         """
-        control, found = self.parts.control, list[_T]()
+        control, found = self.parts.ports.control, list[_T]()
 
         def attempt() -> Ledger:
             ledger = control.summary(pipeline)
@@ -230,7 +225,7 @@ class _PageReader:
     def _rows(
         self, topic_id: str, partition: int, span: Span
     ) -> Mapping[int, Sequence[BronzeRow]] | None:
-        table = self.parts.bronze
+        table = self.parts.ports.table
 
         def read() -> Mapping[int, Sequence[BronzeRow]]:
             _check_size(table, PagePart.BRONZE, topic_id, partition, span)
@@ -243,8 +238,10 @@ class _PageReader:
 
     def _check_history(self) -> None:
         """Compare the histories of the control table and the bronze table."""
-        control, table, name = self.parts.control, self.parts.bronze, self.parts.spec.name
-        self._attempt(PagePart.BRONZE, lambda: read_checked_ledger(control, name, table))
+        ports, name = self.parts.ports, self.parts.spec.name
+        self._attempt(
+            PagePart.BRONZE, lambda: read_checked_ledger(ports.control, name, ports.table)
+        )
 
     def _rules(
         self,
@@ -256,7 +253,7 @@ class _PageReader:
     ) -> AbsenceRules | None:
         if ledger is None:
             return None
-        control = self.parts.control
+        control = self.parts.ports.control
         # A summary has the losses of the current incarnation only.
         may_be_lost = ledger.accepted_losses or ledger.topic_id != topic_id
         losses = (
@@ -297,7 +294,7 @@ class _PageReader:
         count: RangeCount,
         by_plan: Mapping[int, SpanSet],
     ) -> HeldRange:
-        spec, control, table = self.parts.spec, self.parts.control, self.parts.bronze
+        spec, control, table = self.parts.spec, self.parts.ports.control, self.parts.ports.table
         rows = self._attempt(
             PagePart.BRONZE,
             lambda: rows_of_range(table, topic_id, plan, count, span, by_plan),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
@@ -22,7 +22,8 @@ from tidemark.ingest.errors import LogTruncated
 from tidemark.ingest.ledgers import check_current, missing_rows, read_checked_ledger
 from tidemark.ingest.limits import run_limit
 from tidemark.ingest.log_comparison import LogComparison
-from tidemark.ingest.protocols import BronzeLog, ControlReader, TopicLogReader, TopicReader
+from tidemark.ingest.ports import TopicPorts
+from tidemark.ingest.protocols import TopicLogReader, TopicReader
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import ControlConflict
 from tidemark.lake.opened_tables import tables_opened_once
@@ -317,13 +318,7 @@ def _total(values: Iterable[_Number | None]) -> _Number | None:
 
 
 def pipeline_status(
-    spec: PipelineSpec,
-    control: ControlReader,
-    data_log: BronzeLog,
-    open_watermarks: Callable[[], TopicReader],
-    open_log: Callable[[], TopicLogReader],
-    unfinished: UnfinishedWorkReader,
-    now: datetime,
+    spec: PipelineSpec, ports: TopicPorts, unfinished: UnfinishedWorkReader
 ) -> PipelineStatus:
     """Compare a pipeline's ledger with its topic. Only reads; an error becomes the `problem`.
 
@@ -332,25 +327,13 @@ def pipeline_status(
 
     Args:
         spec: The pipeline.
-        control: The control table.
-        data_log: The data table's log.
-        open_watermarks: Opens the connection for watermarks. An error becomes the `problem`.
-        open_log: Opens the connection for records. An error becomes the `problem`.
+        ports: The ports of its table. An error of the connection becomes the `problem`.
         unfinished: Finds plans and records that wait for a retry or a decision.
-        now: Current time.
 
     Raises:
         ControlConflict: Other processes changed the pipeline during each of several attempts.
     """
-    reader = _StatusReader(
-        spec=spec,
-        control=control,
-        data_log=data_log,
-        open_watermarks=open_watermarks,
-        open_log=open_log,
-        unfinished=unfinished,
-        now=now,
-    )
+    reader = _StatusReader(spec=spec, ports=ports, unfinished=unfinished, now=ports.now())
     return retry_on_conflict(reader.read)
 
 
@@ -367,10 +350,7 @@ class _StatusReader:
     """Reads one status. The attributes are the arguments of `pipeline_status`."""
 
     spec: PipelineSpec
-    control: ControlReader
-    data_log: BronzeLog
-    open_watermarks: Callable[[], TopicReader]
-    open_log: Callable[[], TopicLogReader]
+    ports: TopicPorts
     unfinished: UnfinishedWorkReader
     now: datetime
 
@@ -381,7 +361,7 @@ class _StatusReader:
         Raises:
             ControlConflict: The pipeline has changed since its ledger was read.
         """
-        spec, control, data_log = self.spec, self.control, self.data_log
+        spec, control, data_log = self.spec, self.ports.control, self.ports.table
         ledger: Ledger
         table_error: TidemarkError | None = None
         try:
@@ -448,8 +428,7 @@ class _StatusReader:
         view: _Partitions | None = None
         problem: TidemarkError | None = None
         try:
-            watermarks = self.open_watermarks()
-            topic = watermarks.topic_watermarks(spec.topic, spec.isolation_level)
+            topic = self.ports.watermarks_of(spec)
             plan_rules.check_identity(ledger, topic)
             view = _Partitions(
                 spec=spec,
@@ -458,14 +437,13 @@ class _StatusReader:
                 now=self.now,
                 watermarks=topic.partitions,
             )
-            log_reader = self.open_log()
-            view = _with_retention(view, watermarks)
-            view = replace(view, oldest=_oldest_timestamps(spec, log_reader, view))
-            self._check_next_run(ledger, topic, watermarks, log_reader)
+            view = _with_retention(view, self.ports.watermarks)
+            view = replace(view, oldest=_oldest_timestamps(spec, self.ports.log_reader, view))
+            self._check_next_run(ledger, topic)
         except TidemarkError as error:
             problem = error
             if topic:
-                check_current(self.control, ledger)
+                check_current(self.ports.control, ledger)
             if isinstance(error, TopicDiffers):
                 # The offsets of another topic cannot be compared.
                 view = None
@@ -477,20 +455,10 @@ class _StatusReader:
             kafka_error=None if topic else problem,
         )
 
-    def _check_next_run(
-        self,
-        ledger: Ledger,
-        watermarks: TopicWatermarks,
-        reader: TopicReader,
-        log_reader: TopicLogReader,
-    ) -> None:
+    def _check_next_run(self, ledger: Ledger, watermarks: TopicWatermarks) -> None:
         """Raise the error with which the comparison or the draft of the next run would end."""
-        comparison = LogComparison(
-            watermarks=reader, control=self.control, landed=self.data_log, log_reader=log_reader
-        )
-        drafter = Drafter(
-            spec=self.spec, watermarks=reader, comparison=comparison, now=lambda: self.now
-        )
+        comparison = LogComparison(ports=self.ports)
+        drafter = Drafter(spec=self.spec, ports=self.ports)
         topic = comparison.compare(ledger, watermarks, watermarks.partitions)
         for record in ledger.open_plans():
             plan_rules.check_readable(record.plan, watermarks)

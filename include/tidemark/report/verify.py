@@ -24,12 +24,9 @@ from tidemark.core.texts import counted
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
 from tidemark.ingest.errors import NothingLanded
 from tidemark.ingest.ledgers import read_checked_ledger
+from tidemark.ingest.ports import Ports
 from tidemark.ingest.protocols import (
     BronzeLog,
-    ControlReader,
-    DataLog,
-    LogReader,
-    WatermarkReader,
 )
 from tidemark.repair.errors import UndoUnfinished
 from tidemark.report.verification import (
@@ -58,19 +55,13 @@ class Verifier:
 
     Attributes:
         spec: The pipeline.
-        watermarks: Reads the watermarks of the topic.
-        control: The control table.
-        data_log: The data table.
-        log_reader: Reads Kafka's records.
+        ports: The ports of its table.
         row_origins: Reads the metadata columns of the data table; None for a typed table, whose
             metadata columns are not compared.
     """
 
     spec: PipelineSpec
-    watermarks: WatermarkReader
-    control: ControlReader
-    data_log: DataLog
-    log_reader: LogReader
+    ports: Ports
     row_origins: BronzeLog | None = None
 
     def verify(
@@ -99,11 +90,13 @@ class Verifier:
             UnreadableFile: A file of the table cannot be read.
             HistoriesDiverge, KafkaFailure: See `ledgers.read_checked_ledger` and `LogReader`.
         """
-        ledger: Ledger = read_checked_ledger(self.control, self.spec.name, self.data_log, full=True)
+        ledger: Ledger = read_checked_ledger(
+            self.ports.control, self.spec.name, self.ports.table, full=True
+        )
         for sequence, record in ledger.plans.items():
             if record.undoing:
                 raise UndoUnfinished(pipeline=self.spec.name, sequence=sequence)
-        current = self.watermarks.topic_watermarks(self.spec.topic, self.spec.isolation_level)
+        current = self.ports.watermarks_of(self.spec)
         plan_rules.check_identity(ledger, current)
         plan_rules.check_partitions(current, [] if partition is None else [partition])
         levels = self._levels(ledger)
@@ -115,7 +108,7 @@ class Verifier:
             )
         compared_levels = _compared_levels(ledger, selected)
         lost = _selected(ledger.lost, partition, bounds)
-        row_ranges = [r for r in self.data_log.row_ranges() if partition in (None, r.partition)]
+        row_ranges = [r for r in self.ports.table.row_ranges() if partition in (None, r.partition)]
         complete_plans = _complete_plans(ledger, row_ranges)
         plan_spans = _PlanSpans.of(ledger, current.topic_id)
         comparisons: list[PartitionComparison] = []
@@ -135,12 +128,12 @@ class Verifier:
             comparisons.append(replace(comparison, lost=lost.get(number, SpanSet()).size))
             differences += found
         # Read after the rows, so it contains every plan that landed them.
-        ledger = self.control.ledger(self.spec.name)
+        ledger = self.ports.control.ledger(self.spec.name)
         differences += self._unexpected_ranges(ledger, current, row_ranges, bounds)
         plan_spans = _PlanSpans.of(ledger, current.topic_id)
         if self.row_origins:
             differences += plan_spans.mislabelled(foreign_rows)
-            landed_at = self.control.recorded_at(self.spec.name, EventKind.LANDED)
+            landed_at = self.ports.control.recorded_at(self.spec.name, EventKind.LANDED)
             origins = [
                 each
                 for each in self.row_origins.row_origins(bounds)
@@ -177,7 +170,7 @@ class Verifier:
                 and (record.plan.topic_id, record.plan.isolation_level) == (ledger.topic_id, level)
             )
             if landed:
-                watermarks = self.watermarks.topic_watermarks(self.spec.topic, level)
+                watermarks = self.ports.watermarks.topic_watermarks(self.spec.topic, level)
                 plan_rules.check_identity(ledger, watermarks)
                 for number, spans in landed.items():
                     plan_rules.check_end(ledger.pipeline, watermarks, number, spans.spans[-1].end)
@@ -216,7 +209,7 @@ class Verifier:
                 if record is None or record.plan.topic_id == row_range.topic_id:
                     continue
             for span in spans:
-                for sequence, row in self.data_log.rows_of(
+                for sequence, row in self.ports.table.rows_of(
                     row_range.topic_id, row_range.partition, span
                 ):
                     if sequence == row_range.sequence:
@@ -290,7 +283,7 @@ class Verifier:
         """Return the checksums of Kafka's records by offset, and offsets with unread headers."""
         checksums: dict[int, str] = {}
         unread: set[int] = set()
-        for record in self.log_reader.read(
+        for record in self.ports.log_reader.read(
             watermarks.topic, watermarks.isolation_level, {partition: SpanSet((span,))}
         ):
             checksums[record.offset] = record.checksum
@@ -302,7 +295,7 @@ class Verifier:
         self, watermarks: TopicWatermarks, partition: int, span: Span, unread: Collection[int] = ()
     ) -> Checksums:
         checksums: dict[int, list[tuple[int, str]]] = defaultdict(list)
-        for sequence, row in self.data_log.rows_of(watermarks.topic_id, partition, span):
+        for sequence, row in self.ports.table.rows_of(watermarks.topic_id, partition, span):
             compared = row.without_headers() if row.offset in unread else row
             checksums[row.offset].append((sequence, compared.checksum))
         return checksums

@@ -29,6 +29,7 @@ from tidemark.core.table_state import newest_table_version
 from tidemark.ingest.landed_log import LandedLog
 from tidemark.ingest.ledgers import read_checked_ledger
 from tidemark.ingest.planner import PlanOutcome, PlanResult
+from tidemark.ingest.ports import Ports
 from tidemark.ingest.protocols import Clock, ControlTable, DataLog
 from tidemark.ingest.recorder import Recorder
 from tidemark.ingest.replacement import superseded_events
@@ -196,30 +197,25 @@ class DecodePlanner:
         )
 
     @property
-    def abandon(self) -> Abandon:
-        """Abandons open plans of the typed table."""
-        return Abandon(
-            pipeline=self.spec.name,
+    def ports(self) -> Ports:
+        """The ports of the typed table."""
+        return Ports(
             control=self.control,
             table=self.table,
-            recorder=self._recorder,
+            open_watermarks=lambda: self.bronze_log,
+            open_log_reader=lambda: self.bronze_log,
             now=self.now,
         )
+
+    @property
+    def abandon(self) -> Abandon:
+        """Abandons open plans of the typed table."""
+        return Abandon(pipeline=self.spec.name, ports=self.ports)
 
     @property
     def undo(self) -> Undo:
         """Undoes landed plans of the typed table."""
-        return Undo(pipeline=self.spec.name, control=self.control, table=self.table, now=self.now)
-
-    @property
-    def _recorder(self) -> Recorder:
-        return Recorder(
-            control=self.control,
-            data_log=self.table,
-            watermarks=self.bronze_log,
-            log_reader=self.bronze_log,
-            now=self.now,
-        )
+        return Undo(pipeline=self.spec.name, ports=self.ports, asks_kafka=False)
 
     def plan(self) -> PlanResult:
         """Return the next plan: the open one or a new one; no plan if all offsets are decoded.
@@ -477,7 +473,7 @@ class DecodePlanner:
     def _record_or_abandon(self, ledger: Ledger, plan: Plan, landing: Landing | None) -> None:
         """Record an open plan that has landed; abandon one that is outdated."""
         if landing is not None:
-            self._recorder.record(ledger, plan, landing)
+            Recorder(ports=self.ports).record(ledger, plan, landing)
             return
         self.abandon.abandon(
             plan.sequence,

@@ -8,7 +8,7 @@ from tidemark.core import plan_rules
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import CommittablePlan, Plan, ReadablePlan
 from tidemark.core.watermarks import TopicWatermarks
-from tidemark.ingest.protocols import WatermarkReader
+from tidemark.ingest.ports import Ports
 from tidemark.typed.decoder import DecodePlanner
 
 
@@ -17,11 +17,11 @@ class PublishedSource:
     """Checks the bronze table that a typed plan is read from; a `PlanSource`.
 
     Attributes:
-        watermarks: Reads the first and the last landed offsets of the bronze table.
+        ports: The ports of the typed table.
         decoder: Checks which offsets are published.
     """
 
-    watermarks: WatermarkReader
+    ports: Ports
     decoder: DecodePlanner
 
     def check_before_reading(self, plan: Plan, ledger: Ledger) -> ReadablePlan:  # noqa: ARG002
@@ -49,4 +49,4 @@ class PublishedSource:
         """Raise nothing: the next run of `decode` abandons or repeats the plan."""
 
     def _watermarks(self, plan: Plan) -> TopicWatermarks:
-        return self.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
+        return self.ports.watermarks.topic_watermarks(plan.topic, plan.isolation_level)

@@ -1,0 +1,75 @@
+"""The ports of a table: its ledger, its rows, its source and a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from tidemark.core.watermarks import TopicWatermarks
+from tidemark.ingest.protocols import (
+    BronzeTable,
+    Clock,
+    ControlTable,
+    DataTable,
+    LogReader,
+    TopicLogReader,
+    TopicReader,
+    WatermarkReader,
+)
+from tidemark.spec.model import PipelineSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ports:
+    """The ports of one table. Its source is the topic, or the bronze table of a typed table.
+
+    Readers of the source are opened at their first use. So a service that does not use them needs
+    no connection, and one that does can treat an error of the connection.
+
+    Attributes:
+        control: The control table.
+        table: The data table.
+        open_watermarks: Returns the reader of the source's watermarks.
+        open_log_reader: Returns the reader of the source's records.
+        now: The clock.
+    """
+
+    control: ControlTable
+    table: DataTable
+    open_watermarks: Callable[[], WatermarkReader]
+    open_log_reader: Callable[[], LogReader]
+    now: Clock
+
+    @cached_property
+    def watermarks(self) -> WatermarkReader:
+        """Reads watermarks of the source."""
+        return self.open_watermarks()
+
+    def watermarks_of(self, spec: PipelineSpec) -> TopicWatermarks:
+        """Return the watermarks of a spec's topic, at the isolation level of the spec."""
+        return self.watermarks.topic_watermarks(spec.topic, spec.isolation_level)
+
+    @cached_property
+    def log_reader(self) -> LogReader:
+        """Reads records of the source."""
+        return self.open_log_reader()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicPorts(Ports):
+    """The ports of a bronze table."""
+
+    table: BronzeTable
+    open_watermarks: Callable[[], TopicReader]
+    open_log_reader: Callable[[], TopicLogReader]
+
+    @cached_property
+    def watermarks(self) -> TopicReader:
+        """Reads watermarks of the topic."""
+        return self.open_watermarks()
+
+    @cached_property
+    def log_reader(self) -> TopicLogReader:
+        """Reads records of the topic."""
+        return self.open_log_reader()
