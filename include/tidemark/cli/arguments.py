@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -52,6 +52,15 @@ PipelineNamesOrAll = Annotated[
         help=f"{option_texts.PIPELINES} By default all.", autocompletion=complete_pipeline
     ),
 ]
+
+
+def port_option(text: str) -> Any:
+    """Return an option with a port, or with 0 for a free port.
+
+    Args:
+        text: The help.
+    """
+    return typer.Option(help=text, min=0, max=65535)
 
 
 def time_option(text: str) -> datetime:

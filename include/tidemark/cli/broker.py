@@ -8,7 +8,7 @@ import typer
 
 from tidemark import option_texts
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson
+from tidemark.cli.arguments import AsJson, port_option
 from tidemark.cli.output import print_status
 from tidemark.cli.progress import phase
 from tidemark.core.texts import counted
@@ -24,12 +24,7 @@ app = typer.Typer(
 @app.command()
 def start(
     port: Annotated[
-        int | None,
-        typer.Option(
-            help=f"{option_texts.PORT} {option_texts.LAST_PORT} {DEFAULT_PORT}.",
-            min=0,
-            max=65535,
-        ),
+        int | None, port_option(f"{option_texts.PORT} {option_texts.LAST_PORT} {DEFAULT_PORT}.")
     ] = None,
     nodes: Annotated[
         int, typer.Option(help="Nodes, each a broker and a controller.", min=1, max=5)

@@ -10,7 +10,7 @@ import typer
 
 from tidemark import option_texts
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson
+from tidemark.cli.arguments import AsJson, port_option
 from tidemark.cli.output import out, print_json
 from tidemark.console.observer import KAFKA_TIMEOUT_S
 from tidemark.core.errors import SetupError
@@ -26,9 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def console(
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help=f"{option_texts.PORT} 0 selects a free port.")
-    ] = 8081,
+    port: Annotated[int, port_option(f"{option_texts.PORT} 0 selects a free port.")] = 8081,
     base_path: Annotated[
         str, typer.Option(help="Path prefix of all pages, behind a proxy that keeps the prefix.")
     ] = "",

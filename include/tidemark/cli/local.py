@@ -9,7 +9,7 @@ import typer
 
 from tidemark import option_texts
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson
+from tidemark.cli.arguments import AsJson, port_option
 from tidemark.cli.output import note, out, print_json
 from tidemark.cli.progress import phase
 from tidemark.connections import SPARK_CONNECTION, connection_variable
@@ -36,19 +36,11 @@ def register(app: typer.Typer) -> None:
 def up(
     port: Annotated[
         int | None,
-        typer.Option(
-            help=f"Port of Airflow's pages on 127.0.0.1. {option_texts.LAST_PORT} 8080.",
-            min=0,
-            max=65535,
-        ),
+        port_option(f"Port of Airflow's pages on 127.0.0.1. {option_texts.LAST_PORT} 8080."),
     ] = None,
     kafka_port: Annotated[
         int | None,
-        typer.Option(
-            help=f"Port of the broker on 127.0.0.1. {option_texts.LAST_PORT} {DEFAULT_PORT}.",
-            min=0,
-            max=65535,
-        ),
+        port_option(f"Port of the broker on 127.0.0.1. {option_texts.LAST_PORT} {DEFAULT_PORT}."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

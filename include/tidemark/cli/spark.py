@@ -8,7 +8,7 @@ import typer
 
 from tidemark import option_texts
 from tidemark.app import App
-from tidemark.cli.arguments import AsJson
+from tidemark.cli.arguments import AsJson, port_option
 from tidemark.cli.output import print_status
 from tidemark.cli.progress import phase
 from tidemark.spark.engine import DEFAULT_PORT
@@ -30,9 +30,7 @@ app = typer.Typer(
 
 @app.command(short_help="Start the server, and check it.")
 def start(
-    port: Annotated[
-        int, typer.Option(help=f"{option_texts.PORT} 0 selects a free port.", min=0, max=65535)
-    ] = 0,
+    port: Annotated[int, port_option(f"{option_texts.PORT} 0 selects a free port.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Start the server unless it runs, wait until it answers, and check it.
