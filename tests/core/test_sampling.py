@@ -7,21 +7,10 @@ from collections.abc import Iterator, Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.plans import make_record
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.core.record import LogRecord, TimestampType
+from tidemark.core.record import LogRecord
 from tidemark.core.sampling import sampled_records, shares
-
-
-def record(partition: int, offset: int) -> LogRecord:
-    return LogRecord(
-        partition=partition,
-        offset=offset,
-        key=None,
-        value=b"",
-        headers=(),
-        timestamp_ms=0,
-        timestamp_type=TimestampType.CREATE,
-    )
 
 
 @given(
@@ -39,7 +28,7 @@ def test_a_sample_has_the_records_at_the_end_of_the_log(
             for span in some:
                 for offset in range(span.start, span.end):
                     if offset in visible[partition]:
-                        yield record(partition, offset)
+                        yield make_record(b"", None, offset, partition=partition)
 
     log = {partition: SpanSet((Span(0, 200),)) for partition in visible}
     found = sampled_records(log, dict.fromkeys(log, count), read, oldest=oldest)

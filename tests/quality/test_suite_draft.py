@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.plans import make_record
 from tests.support.registry import avro_bytes, framed
-from tidemark.core.record import LogRecord, TimestampType
 from tidemark.dev.samples import SAMPLES
 from tidemark.quality.suite import BATCH_COLUMNS, Suite, load_suite
 from tidemark.quality.suite_draft import MIN_REPEATS, MIN_UNIQUE, MIN_VALUES, draft_suite
@@ -27,23 +27,10 @@ COLUMNS = set(BATCH_COLUMNS)
 _DATE = {"type": "int", "logicalType": "date"}
 
 
-def record(value: bytes | None, key: bytes | None = b"k", offset: int = 0) -> LogRecord:
-    """Return a record."""
-    return LogRecord(
-        partition=0,
-        offset=offset,
-        key=key,
-        value=value,
-        headers=(),
-        timestamp_ms=0,
-        timestamp_type=TimestampType.CREATE,
-    )
-
-
 def profile_of(values: Iterable[Any], key: str | None = None) -> Profile:
     """Return a profile of JSON values; `key` names the field that is the record's key."""
     return Profile.of(
-        record(json.dumps(value).encode(), str(value[key]).encode() if key else b"k", offset)
+        make_record(json.dumps(value).encode(), str(value[key]).encode() if key else b"k", offset)
         for offset, value in enumerate(values)
     )
 
@@ -73,17 +60,17 @@ def test_a_profile_counts_keys_tombstones_objects_and_fields() -> None:
     """S4: null is not empty. Other values than JSON objects have no fields."""
     profile = Profile.of(
         [
-            record(b'{"a": 1, "b": "x", "c": {"d": 1}, "e": null}', key=b"x"),
-            record(b'{"a": 2.5, "b": "y"}', key=b"\xff"),
-            record(b'{"a": true}', key=None),
-            record(None),
-            record(b""),
-            record(b"[1]"),
-            record(b'{"a": NaN}'),
-            record(b"\xff\xfe"),
+            make_record(b'{"a": 1, "b": "x", "c": {"d": 1}, "e": null}', key=b"x"),
+            make_record(b'{"a": 2.5, "b": "y"}', key=b"\xff"),
+            make_record(b'{"a": true}', key=None),
+            make_record(None),
+            make_record(b""),
+            make_record(b"[1]"),
+            make_record(b'{"a": NaN}'),
+            make_record(b"\xff\xfe"),
             # For Spark neither is JSON.
-            record('{"a": 1}'.encode("utf-8-sig")),
-            record('{"a": 1}'.encode("utf-16")),
+            make_record('{"a": 1}'.encode("utf-8-sig")),
+            make_record('{"a": 1}'.encode("utf-16")),
         ]
     )
     assert (profile.records, profile.with_key, profile.tombstones) == (10, 9, 1)
@@ -245,16 +232,16 @@ def test_equality_with_a_single_key_is_chance() -> None:
     """All records of the sample may have the same key and the same value."""
     suite = draft_of(profile_of(({"side": "buy"} for _ in range(1_000)), key="side"))
     assert rules(suite, "key_problem") == {}
-    few = [record(b"text", b"7", n) for n in range(1_000)]
+    few = [make_record(b"text", b"7", n) for n in range(1_000)]
     assert draft_of(Profile.of(few))["expectations"] == []
 
 
 def test_a_rule_with_exceptions_holds_for_batches_like_the_sample() -> None:
     """The limit is the lower end of the interval of the share, not the share itself."""
-    values = [record(b'{"a": 1}', None, n) for n in range(490)]
-    suite = draft_of(Profile.of([*values, *(record(b"oops", None, n) for n in range(10))]))
+    values = [make_record(b'{"a": 1}', None, n) for n in range(490)]
+    suite = draft_of(Profile.of([*values, *(make_record(b"oops", None, n) for n in range(10))]))
     assert rules(suite, "value_problem")["be_null"]["mostly"] == 0.96
-    tombstones = [record(None, None, n) for n in range(2)]
+    tombstones = [make_record(None, None, n) for n in range(2)]
     checks = draft_of(Profile.of([*values, *tombstones]))["meta"]["tidemark"]["checks"]
     assert checks["null_value_percent"]["limit"] == 2
 
@@ -270,7 +257,7 @@ def test_huge_numbers_get_no_limits() -> None:
 
 def test_values_that_are_no_json_get_no_field_rules() -> None:
     """The notes state the reason."""
-    suite = draft_of(Profile.of(record(b"text %d" % n, b"%d" % n, n) for n in range(300)))
+    suite = draft_of(Profile.of(make_record(b"text %d" % n, b"%d" % n, n) for n in range(300)))
     assert set(suite["meta"]["tidemark"]["columns"]) == set()
     assert rules(suite, "key_text")["match_regex"]["regex"] == "^[0-9]+$"
     assert len(suite["expectations"]) == 1
@@ -315,7 +302,7 @@ def avro_trades(count: int = 400) -> Profile:
         }
         return framed(schema_id, avro_bytes(trade_schema(schema_id), trade))
 
-    records = [record(value(n), b"T%d" % (n % 50), n) for n in range(count)]
+    records = [make_record(value(n), b"T%d" % (n % 50), n) for n in range(count)]
     texts = {each: json.dumps(trade_schema(each)) for each in _TRADES}
     return Profile.of_sample(lambda: records, answers("AVRO", texts))
 
@@ -345,7 +332,7 @@ def test_few_avro_values_support_no_rule() -> None:
 
 def test_rules_read_json_values_behind_their_schema_id() -> None:
     text = json.dumps({"type": "object", "properties": {"n": {"type": "integer"}}})
-    records = [record(framed(3, b'{"n": %d}' % (n % 399)), offset=n) for n in range(400)]
+    records = [make_record(framed(3, b'{"n": %d}' % (n % 399)), offset=n) for n in range(400)]
     suite = draft_of(Profile.of_sample(lambda: records, answers("JSON", {3: text})))
     assert suite["meta"]["tidemark"]["columns"]["content"] == (
         "from_json(CAST(substring(value, 6) AS STRING), '`n` BIGINT')"
@@ -356,7 +343,7 @@ def test_rules_read_json_values_behind_their_schema_id() -> None:
 def test_protobuf_values_get_no_field_rules() -> None:
     """The notes name the alternative."""
     text = compiled('syntax = "proto3"; message M { string n = 1; }', {})
-    records = [record(framed(3, b"\0\x0a\x01x"), offset=n) for n in range(400)]
+    records = [make_record(framed(3, b"\0\x0a\x01x"), offset=n) for n in range(400)]
     suite = draft_of(Profile.of_sample(lambda: records, answers("PROTOBUF", {3: text})))
     assert suite["expectations"] == []
     assert "Row rules (`decode.rules`)" in suite["notes"]
@@ -364,16 +351,18 @@ def test_protobuf_values_get_no_field_rules() -> None:
 
 def test_the_key_rule_ignores_records_without_a_key() -> None:
     """In the sample prices a twentieth has no key."""
-    records = [record(b'{"t": "T%d"}' % n, b"T%d" % n if n % 20 else None, n) for n in range(400)]
+    records = [
+        make_record(b'{"t": "T%d"}' % n, b"T%d" % n if n % 20 else None, n) for n in range(400)
+    ]
     assert "be_null" in rules(draft_of(Profile.of(records)), "key_problem")
-    others = [record(b'{"t": "T%d"}' % n, b"other", n) for n in range(30)]
+    others = [make_record(b'{"t": "T%d"}' % n, b"other", n) for n in range(30)]
     assert "be_null" not in rules(draft_of(Profile.of([*records, *others])), "key_problem")
 
 
 def test_one_of_400_keys_that_differs_makes_the_key_rule_tolerant() -> None:
     """Keys are compared as text: Spark would cast them to numbers."""
-    odd = record(b'{"id": 1}', b"abc", 400)
-    records = [record(b'{"id": %d}' % n, b"%d" % n, n) for n in range(400)]
+    odd = make_record(b'{"id": 1}', b"abc", 400)
+    records = [make_record(b'{"id": %d}' % n, b"%d" % n, n) for n in range(400)]
     suite = draft_of(Profile.of(records))
     assert "mostly" not in rules(suite, "key_problem")["be_null"]
     suite = draft_of(Profile.of([*records, odd]))
@@ -401,7 +390,7 @@ def test_values_with_equal_text_count_as_one(values: list[Any]) -> None:
 def test_drafts_of_the_samples_are_valid_suites(sample: str, tmp_path: Path) -> None:
     """The quality check can load them."""
     made = SAMPLES[sample].records(seed=1, start=0, count=1_000, base_ms=0)
-    profile = Profile.of(record(each.value, each.key, n) for n, each in enumerate(made))
+    profile = Profile.of(make_record(each.value, each.key, n) for n, each in enumerate(made))
     suite = load_draft(draft_of(profile), tmp_path)
     assert bool(suite.columns) == (sample != "streams-intro")
     assert suite.notes.startswith("Drafted from 1,000 records")

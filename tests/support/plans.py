@@ -14,6 +14,7 @@ from tidemark.core.ledger import CheckedLedger
 from tidemark.core.offsets import Span, spans_by_partition
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
+from tidemark.core.record import LogRecord, TimestampType
 from tidemark.core.table_state import TableState
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
 from tidemark.ingest.draft import RequestedOffsets
@@ -52,6 +53,21 @@ def make_watermarks(partitions: Mapping[int, tuple[int, int]], **changes: Any) -
         partitions={p: Watermarks(low=low, end=end) for p, (low, end) in partitions.items()},
     )
     return replace(watermarks, **changes)
+
+
+def make_record(
+    value: bytes | None, key: bytes | None = b"k", offset: int = 0, *, partition: int = 0
+) -> LogRecord:
+    """Return a record without headers."""
+    return LogRecord(
+        partition=partition,
+        offset=offset,
+        key=key,
+        value=value,
+        headers=(),
+        timestamp_ms=0,
+        timestamp_type=TimestampType.CREATE,
+    )
 
 
 def make_range(partition: int, start: int, end: int) -> PlannedRange:

@@ -12,27 +12,15 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.plans import make_record
 from tests.support.registry import avro_bytes
-from tidemark.core.record import LogRecord, TimestampType
+from tidemark.core.record import LogRecord
 from tidemark.spec.decode import Format, RegisteredSchema
 from tidemark.spec.type_parsing import parse_type
 from tidemark.typed.decode_draft import DecodeDraft, NoUsableField, draft_decode
 from tidemark.typed.errors import RegistryUnavailable
 from tidemark.typed.json_types import MAX_FIELDS
 from tidemark.typed.profile import Profile, RegistryAnswers
-
-
-def record(value: bytes | None, key: bytes | None = b"k") -> LogRecord:
-    """Return a record at offset 0 of partition 0."""
-    return LogRecord(
-        partition=0,
-        offset=0,
-        key=key,
-        value=value,
-        headers=(),
-        timestamp_ms=0,
-        timestamp_type=TimestampType.CREATE,
-    )
 
 
 def draft_of_records(records: list[LogRecord]) -> DecodeDraft:
@@ -42,7 +30,7 @@ def draft_of_records(records: list[LogRecord]) -> DecodeDraft:
 
 def draft_of_values(*values: Any) -> DecodeDraft:
     """Return the draft for records with these values in JSON."""
-    return draft_of_records([record(json.dumps(value).encode()) for value in values])
+    return draft_of_records([make_record(json.dumps(value).encode()) for value in values])
 
 
 @pytest.mark.parametrize(
@@ -109,7 +97,7 @@ def test_nearly_all_values_decide_the_format(
     values: list[bytes | None], key: bytes | None, formats: tuple[str, str]
 ) -> None:
     """A few broken values go to the quarantine; other bytes stay binary."""
-    found = draft_of_records([record(value, key) for value in values]).as_section()
+    found = draft_of_records([make_record(value, key) for value in values]).as_section()
     assert (found["key"]["format"], found["value"]["format"]) == formats
 
 
@@ -127,7 +115,7 @@ def test_a_chosen_format_is_drafted_with_the_records_that_do_not_fit(
 ) -> None:
     """The evidence has the share of JSON objects, and the share that a format needs."""
     values = [b'{"a": 1}'] * 88 + [b"oops"] * 12
-    found = draft_decode(Profile.of([record(each) for each in values]), chosen)
+    found = draft_decode(Profile.of([make_record(each) for each in values]), chosen)
     section = found.as_section()
     assert (section["value"], found.unfit) == (value, unfit)
     assert section.get("quarantine") == (percent and {"percent": percent})
@@ -140,12 +128,12 @@ def test_a_chosen_format_is_drafted_with_the_records_that_do_not_fit(
 
 def test_json_is_refused_for_values_without_a_usable_field() -> None:
     with pytest.raises(NoUsableField, match="all 1 values are text"):
-        draft_decode(Profile.of([record(b"text")]), Format.JSON)
+        draft_decode(Profile.of([make_record(b"text")]), Format.JSON)
 
 
 def framed(schema_id: int, count: int) -> list[LogRecord]:
     """Return records whose value begins with a schema id."""
-    return [record(b"\0" + schema_id.to_bytes(4, "big") + b"x")] * count
+    return [make_record(b"\0" + schema_id.to_bytes(4, "big") + b"x")] * count
 
 
 @pytest.mark.parametrize(
@@ -173,7 +161,7 @@ def test_the_draft_counts_values_that_do_not_match_their_schema_as_unfit() -> No
     )
     whole = b"\0\0\0\0\x03" + avro_bytes(schema, {"n": "five"})
     values = [whole] * 96 + [whole[:-1], whole + b"x", b"oops", b"\x01" + whole[1:]]
-    records = [record(each) for each in values]
+    records = [make_record(each) for each in values]
     found = draft_decode(Profile.of_sample(lambda: records, lambda _: answers))
     assert found.as_section()["value"] == {"format": "avro"}
     assert found.unfit == 4
@@ -226,7 +214,7 @@ def test_the_lines_of_a_draft_are_the_section_as_yaml() -> None:
 def test_a_deeply_nested_value_does_not_stop_the_draft() -> None:
     """One such record may be among thousands."""
     deep = b'{"a":' * 600 + b"1" + b"}" * 600
-    found = draft_of_records([record(deep), record(b'{"b": 1}')])
+    found = draft_of_records([make_record(deep), make_record(b'{"b": 1}')])
     assert found.schema is not None
     assert dict(found.schema.fields)["b"] == "long"
 

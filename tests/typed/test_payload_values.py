@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.plans import make_record
 from tests.support.registry import avro_bytes, framed
 from tidemark.cli.payloads import payload_lines
-from tidemark.core.record import LogRecord, TimestampType
 from tidemark.spec.decode import RegisteredSchema
 from tidemark.typed.decoded_payloads import PayloadDecoder
 from tidemark.typed.payload_values import NESTED, MalformedPayload, decoded_fields
@@ -154,18 +154,6 @@ def test_a_logical_type_that_runs_ignore_does_not_change_a_value(
 # -- payloads of a topic ---------------------------------------------------------------------------
 
 
-def record(key: bytes | None, value: bytes | None) -> LogRecord:
-    return LogRecord(
-        partition=0,
-        offset=0,
-        key=key,
-        value=value,
-        headers=(),
-        timestamp_ms=0,
-        timestamp_type=TimestampType.CREATE,
-    )
-
-
 def known(schemas: Collection[RegisteredSchema]) -> Registry:
     """Return a registry with these schemas."""
 
@@ -181,8 +169,8 @@ def test_payloads_with_a_known_schema_are_decoded_as_json() -> None:
     avro = schema_of("AVRO", json.dumps(_TRADE))
     body = avro_bytes(_TRADE, _VALUE)
     records = [
-        record(framed(3, body), framed(5, body)),
-        record(b"text", framed(3, body[:-1])),
+        make_record(framed(5, body), framed(3, body)),
+        make_record(framed(3, body[:-1]), b"text"),
     ]
     decoder = PayloadDecoder.of(records, known([avro]))
     assert decoder.has_ids
@@ -219,7 +207,7 @@ def test_json_and_protobuf_payloads_are_decoded() -> None:
     of_protobuf = RegisteredSchema(id=2, kind="PROTOBUF", text=compiled(proto, {}))
     payloads = [framed(1, b'{"n": 1, "more": [2]}'), framed(2, b"\x00\x08\x05\x12\x01a")]
     decoder = PayloadDecoder.of(
-        [record(None, each) for each in payloads], known([of_json, of_protobuf])
+        [make_record(each, None) for each in payloads], known([of_json, of_protobuf])
     )
     found = [decoder.decode(each) for each in payloads]
     assert [each and each.value for each in found] == [

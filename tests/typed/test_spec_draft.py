@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.plans import no_owner
-from tidemark.core.record import LogRecord, TimestampType
+from tests.support.plans import make_record, no_owner
 from tidemark.kafka.errors import UnknownConnection
 from tidemark.kafka.topics import TopicSample
 from tidemark.spec.decode import Format
@@ -30,16 +29,7 @@ def sample(*records: tuple[bytes | None, bytes | None], topic: str = "events") -
         partitions=1,
         offsets=len(records),
         records=tuple(
-            LogRecord(
-                partition=0,
-                offset=offset,
-                key=key,
-                value=value,
-                headers=(),
-                timestamp_ms=0,
-                timestamp_type=TimestampType.CREATE,
-            )
-            for offset, (key, value) in enumerate(records)
+            make_record(value, key, offset) for offset, (key, value) in enumerate(records)
         ),
         is_complete=True,
     )
