@@ -66,7 +66,7 @@ def test_a_finding_names_file_line_text_and_replacement() -> None:
 def test_the_prose_of_a_module_is_read() -> None:
     text = (
         '"""A module."""\n'
-        "code = {'key': 'two words'}  # a comment\n"
+        "code = {'key': 'two # words'}  # a comment\n"
         "# A comment of\n"
         "# two lines.\n"
         'message = f"{code} is a value"\n'
@@ -85,7 +85,7 @@ def test_the_prose_of_a_module_is_read() -> None:
     assert texts(module("m.py", text)) == [
         (1, "A module."),
         (2, "a comment"),
-        (2, "two words"),
+        (2, "two # words"),
         (3, "A comment of two lines."),
         (5, "CODE is a value"),
         (6, "a name"),
