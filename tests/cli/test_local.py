@@ -19,6 +19,7 @@ from tidemark.app import App
 from tidemark.cli.local import _print_parts
 from tidemark.core.errors import ExitCode
 from tidemark.dev.samples import SAMPLES
+from tidemark.spark import sockets
 from tidemark.spark.sockets import free_ports
 
 TIDEMARK = Path(sys.executable).with_name("tidemark")
@@ -103,9 +104,14 @@ def test_up_prints_the_address_of_the_console_first(
     ],
 )
 def test_up_refuses_a_port_in_use_before_any_part_starts(
-    tmp_path: Path, unconnected: Command, wanted: str, options: tuple[str, str]
+    tmp_path: Path,
+    unconnected: Command,
+    wanted: str,
+    options: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The fix names the options of both commands."""
+    monkeypatch.setattr(sockets, "_RELEASE_S", 0.1)
     (free,) = free_ports("127.0.0.1", 1)
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))

@@ -11,6 +11,8 @@ import yaml
 from confluent_kafka.admin import AdminClient
 
 from tests.support.commands import Command
+from tests.support.consoles import app_of, record_check
+from tests.support.file_lake import home_lake
 from tests.support.registry import Registry, avro_bytes, connection_environ, framed
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_aborted, produce_records
@@ -166,15 +168,22 @@ def test_checking_specs_prints_every_problem_with_a_suggestion(
 def test_a_new_spec_over_the_tables_of_a_landed_pipeline_is_refused(
     unconnected: Command, tmp_path: Path
 ) -> None:
-    """The commands of the landed pipeline end with the error of the missing broker."""
-    home_typed_lake(tmp_path).land_values([b"a"])
+    """The commands of the landed pipeline end with the error of the missing broker.
+
+    Its plans are checked, so that `tidemark run` has no work for Spark.
+    """
+    home_lake(tmp_path)
+    landed = app_of(tmp_path)().pipeline("events")
+    for plan in (1, 2, 3):
+        record_check(landed, plan)
     (tmp_path / "pipelines" / "all.yaml").write_text(
-        "name: all\ntopic: all\nschedule: '@daily'\ntarget: bronze\n"
+        "name: all\ntopic: all\nschedule: '@daily'\ntarget: bronze/events\n"
     )
     record = unconnected("pipeline", "check", "--json").json
     assert [(each["pipeline"], each["valid"]) for each in record] == [
         ("all", False),
         ("events", True),
+        ("idle", True),
     ]
     for command in ("plan", "ingest", "run", "status"):
         refused = unconnected(command, "all")

@@ -14,6 +14,7 @@ import pytest
 from tidemark import cli
 from tidemark.connections import connection_variable, kafka_connection
 from tidemark.dev.broker import BrokerStatus
+from tidemark.kafka import admin
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
 
 
@@ -107,5 +108,6 @@ def unconnected(
 def offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    """Run a command without a broker."""
+    """Run a command without a broker. Each request ends soon after its connection is refused."""
+    monkeypatch.setattr(admin, "CONNECT_GRACE_S", 0.1)
     return command_in(tmp_path, "127.0.0.1:1", monkeypatch, capsys)
