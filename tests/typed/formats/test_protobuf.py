@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -157,33 +158,38 @@ def _chain(length: int) -> str:
     return json.dumps({"file": [{"messageType": [*messages, {"name": f"M{length}"}]}]})
 
 
+_WITHOUT_COLUMN: list[tuple[Callable[[], str], str]] = [
+    (lambda: schema("M f = 1;"), r"^f: shop\.M contains itself"),
+    (
+        lambda: schema("N f = 1;", "message N { repeated M g = 1; }"),
+        r"^f\.g\[\]: shop\.M contains itself",
+    ),
+    (
+        lambda: schema("N f = 1;", "message N { map<string, N> g = 1; }"),
+        r"^f\.g\{\}: shop\.N contains itself",
+    ),
+    (
+        lambda: compiled(
+            'syntax = "proto2"; message M { optional int32 a = 1; optional int32 A = 2; }', {}
+        ),
+        "M has fields whose names differ only in case: a",
+    ),
+    (lambda: schema(""), r"shop\.M has no fields"),
+    (lambda: compiled('syntax = "proto3"; enum Side { NO = 0; }', {}), "the schema has no message"),
+    (lambda: _chain(5000), "too deep for a column"),
+    (lambda: 'syntax = "proto3"; message A { B b = 1; }', "Protobuf schema does not compile"),
+    (lambda: "[]", "Protobuf schema does not compile"),
+    (lambda: '{"file": []}', "Protobuf schema does not compile"),
+]
+
+
 @pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        (schema("M f = 1;"), r"^f: shop\.M contains itself"),
-        (
-            schema("N f = 1;", "message N { repeated M g = 1; }"),
-            r"^f\.g\[\]: shop\.M contains itself",
-        ),
-        (
-            schema("N f = 1;", "message N { map<string, N> g = 1; }"),
-            r"^f\.g\{\}: shop\.N contains itself",
-        ),
-        (
-            compiled(
-                'syntax = "proto2"; message M { optional int32 a = 1; optional int32 A = 2; }', {}
-            ),
-            "M has fields whose names differ only in case: a",
-        ),
-        (schema(""), r"shop\.M has no fields"),
-        (compiled('syntax = "proto3"; enum Side { NO = 0; }', {}), "the schema has no message"),
-        (_chain(5000), "too deep for a column"),
-        ('syntax = "proto3"; message A { B b = 1; }', "Protobuf schema does not compile"),
-        ("[]", "Protobuf schema does not compile"),
-        ('{"file": []}', "Protobuf schema does not compile"),
-    ],
+    ("make_text", "problem"), _WITHOUT_COLUMN, ids=[problem for _, problem in _WITHOUT_COLUMN]
 )
-def test_a_schema_without_a_column_raises_the_reason(text: str, problem: str) -> None:
+def test_a_schema_without_a_column_raises_the_reason(
+    make_text: Callable[[], str], problem: str
+) -> None:
     """The error comes before any record is read."""
+    text = make_text()
     with pytest.raises(ValueError, match=problem):
         column_of(text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -64,9 +65,15 @@ _NOTHING_SET = {
 }
 
 
+@cache
+def _descriptors(source: str) -> str:
+    """Return the descriptors of a schema; each compiler is a process of its own."""
+    return compiled(source, {})
+
+
 def decode_payloads(payloads: list[bytes | None], source: str = ALL) -> list[tuple[Any, Any, Any]]:
     """Return value, reason and detail of each payload."""
-    rows = read(pa.array(payloads, pa.binary()), compiled(source, {})).to_pylist()
+    rows = read(pa.array(payloads, pa.binary()), _descriptors(source)).to_pylist()
     return [(row["value"], row["reason"], row["detail"]) for row in rows]
 
 
@@ -399,7 +406,7 @@ def test_faults_of_a_batch_do_not_affect_other_messages(seed: int) -> None:
         return random.choice([b"\x00" + b"".join(some)] * 9 + [None])
 
     payloads = [payload() for _ in range(500)]
-    schema = compiled(source, {})
+    schema = _descriptors(source)
     together = read(pa.array(payloads, pa.binary()), schema).to_pylist()
     alone = [read(pa.array([each], pa.binary()), schema).to_pylist()[0] for each in payloads]
     assert together == alone
@@ -464,6 +471,6 @@ def test_proto2_is_read_as_strictly_as_proto3() -> None:
 
 def test_an_empty_batch_has_the_type_of_the_column() -> None:
     """Spark may send one."""
-    made = read(pa.array([], pa.binary()), compiled(ALL, {}))
+    made = read(pa.array([], pa.binary()), _descriptors(ALL))
     assert len(made) == 0
     assert made.type.field("value").type.field("leg").type.field("qty").type == pa.int32()
