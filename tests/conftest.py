@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 import uuid
@@ -51,6 +52,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Stop the parts, in the controller after all workers have ended."""
     if not hasattr(config, "workerinput"):
         config.stash[_PARTS].stop()
+
+
+def pytest_collection() -> None:
+    """Collect no garbage while thousands of tests are found, because all of them stay."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, except in what the collection of tests has created."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,7 +10,6 @@ from urllib.parse import quote
 
 import httpx2
 import pytest
-from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
@@ -19,7 +18,6 @@ from tests.support.parts import Parts
 from tests.support.topics import make_topic
 from tests.support.transactions import produce_values
 from tests.support.waiting import wait_until
-from tidemark.airflow.plugin import PREFIX
 from tidemark.app import App
 from tidemark.dev.airflow_settings import password_file
 from tidemark.dev.airflow_standalone import AirflowStandalone
@@ -28,6 +26,12 @@ from tidemark.lake.local_files import locked
 from tidemark.lake.table_io import query_rows
 
 pytestmark = [pytest.mark.airflow, pytest.mark.broker, pytest.mark.e2e, pytest.mark.spark]
+
+# Copies of constants, because each worker would import Airflow, which takes seconds.
+LOGIN_COOKIE = "_token"
+"""`COOKIE_NAME_JWT_TOKEN` of Airflow."""
+PREFIX = "/tidemark"
+"""`PREFIX` of `tidemark.airflow.plugin`."""
 
 _OFFSETS = 'SELECT "offset" FROM t ORDER BY "offset"'
 SPECS = {"seen": "name: seen\ntopic: seen\nschedule: '@yearly'\nretries: 0\nstart: earliest\n"}
@@ -72,7 +76,7 @@ def test_airflow_shows_the_console_only_after_a_login(
         forged = {"Authorization": "Bearer x.y.z"}
         assert client.get(f"{PREFIX}{path}", headers=forged).status_code in (401, 403)
     good = token(airflow, client)
-    cookie = {"Cookie": f"{COOKIE_NAME_JWT_TOKEN}={good}"}
+    cookie = {"Cookie": f"{LOGIN_COOKIE}={good}"}
     for login in ({"Authorization": f"Bearer {good}"}, cookie):
         page = client.get(f"{PREFIX}/", headers=login)
         assert page.status_code == 200
@@ -119,9 +123,7 @@ def test_a_person_starts_a_backfill_on_the_page_and_watches_it_land(
     api.wait_for_dags(["tidemark_backfill"])
     api.set_paused("tidemark_backfill", False)
     with chromium_tab(tmp_path) as tab:
-        tab.send(
-            "Network.setCookie", name=COOKIE_NAME_JWT_TOKEN, value=token(airflow, client), url=url
-        )
+        tab.send("Network.setCookie", name=LOGIN_COOKIE, value=token(airflow, client), url=url)
         tab.open(f"{url}/plugin/tidemark")
         inner = "document.querySelector('iframe')?.contentDocument"
         tab.wait_for(f"{inner}?.querySelector('h1')?.textContent === 'Pipelines'")
