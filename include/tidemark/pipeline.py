@@ -589,7 +589,17 @@ class Pipeline:
     def _undo(self) -> Undo:
         from tidemark.repair.undo import Undo
 
-        return Undo(pipeline=self.name, ports=self.ports, asks_kafka=not self.spec.is_typed)
+        return Undo(
+            pipeline=self.name,
+            ports=self.ports,
+            asks_kafka=not self.spec.is_typed,
+            check_source=self._check_bronze,
+        )
+
+    def _check_bronze(self) -> None:
+        """Raise `BronzeRowsMissing` if typed rows may be the only copy of their records."""
+        if self.spec.is_typed:
+            self.decoder.check_bronze()
 
     @property
     def _decisions(self) -> Decisions:

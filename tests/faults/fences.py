@@ -57,6 +57,12 @@ FENCES = (
         noticed_by=("tests/typed/test_clearing.py", "-k", "lacks_rows"),
     ),
     Fence(
+        marker="only-typed-copy-is-not-undone",
+        keeps="I1",
+        operation=Drop(),
+        noticed_by=("tests/typed/test_clearing.py", "-k", "undo_keeps_typed_rows"),
+    ),
+    Fence(
         marker="columns-of-rows-are-not-replaced",
         keeps="I1",
         operation=Never(),

@@ -159,6 +159,20 @@ def test_typed_rows_stay_if_the_bronze_table_lacks_rows(lake: TypedLake) -> None
     assert len(lake.decoded()) == 4
 
 
+def test_an_undo_keeps_typed_rows_if_the_bronze_table_lacks_rows(lake: TypedLake) -> None:
+    """An operator may remove them nevertheless."""
+    lake.land_and_run(3, 1)
+    lake.land_and_run(1)
+    DeltaTable(lake.bronze.uri).delete('"offset" < 2')
+    for dry_run in (True, False):
+        with pytest.raises(BronzeRowsMissing, match="lacks 2 rows that landed"):
+            lake.undo.undo(1, "ada", "numbers", dry_run=dry_run)
+    assert len(lake.decoded()) == 3
+    undone = lake.undo.undo(1, "ada", "numbers", allow_loss=True)
+    assert (undone.rows, len(lake.decoded())) == (3, 1)
+    assert lake.undo.undo(1, "ada", "again").rows == 0
+
+
 def test_a_table_that_does_not_exist_is_clear(lake: TypedLake) -> None:
     lake.bronze.run(2)
     nothing = ClearedTable(plans=0, records=0, offsets=2)

@@ -87,7 +87,7 @@ def undo(
         bool,
         typer.Option(
             "--allow-loss",
-            help="Also remove rows whose records Kafka no longer has, or may no longer have.",
+            help="Also remove rows that are, or may be, the only copy of their records.",
         ),
     ] = False,
     dry_run: DryRun = False,
@@ -100,7 +100,8 @@ def undo(
 
     If Kafka has deleted some of the offsets, the rows are the only copy of their records, and the
     command refuses. It also refuses while Kafka does not answer. If Kafka or the topic is gone
-    permanently, `--allow-loss` removes the rows nevertheless.
+    permanently, `--allow-loss` removes the rows nevertheless. For a typed table, the bronze table
+    stands for Kafka: the command refuses if another program deleted any of its rows.
     """
     table = _pipeline(pipeline)
     undone = table.undo(plan_number, requester(), reason, allow_loss=allow_loss, dry_run=dry_run)

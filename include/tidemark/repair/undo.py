@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -62,11 +63,14 @@ class Undo:
         ports: The ports of its table.
         asks_kafka: Whether to refuse an undo of records that Kafka no longer has. False for a typed
             table, which can be decoded again.
+        check_source: Raises the error of a source that may no longer have the records of the plan:
+            of the bronze table of a typed table.
     """
 
     pipeline: str
     ports: Ports
     asks_kafka: bool
+    check_source: Callable[[], None] = lambda: None
 
     def undo(
         self,
@@ -87,13 +91,16 @@ class Undo:
             sequence: The plan.
             requested_by: The operator.
             reason: The operator's reason.
-            allow_loss: Also undo a plan whose records Kafka no longer has, or may no longer have.
+            allow_loss: Also undo a plan whose records Kafka, or the bronze table of a typed table,
+                no longer has, or may no longer have.
             dry_run: Only return the rows to remove, and what would be lost.
 
         Raises:
             OnlyCopy: Kafka no longer has offsets of the plan; nothing is recorded.
             KafkaFailure, UnknownConnection, InvalidConnection: It is unknown whether Kafka has the
                 offsets of the plan; nothing is recorded.
+            BronzeRowsMissing: The bronze table of a typed table lacks landed rows, or their number
+                is unknown; nothing is recorded, also in a dry run.
             UnknownPlan: The control table has no such plan.
             PlanNotLanded: The plan is open; it can be abandoned instead.
             PlanCancelled: The plan was abandoned, or a RESTORE removed its rows.
@@ -183,6 +190,8 @@ class Undo:
             raise PlanCancelled.by(self.pipeline, sequence, end)
         if record.held_now is None:
             return record, ledger.epoch, seen, _Losses()
+        if not allow_loss:
+            self.check_source()  # fence: only-typed-copy-is-not-undone
         # After the ledger, so that a plan that lands or returns meanwhile is compared, too.
         losses = self._check_losses(record.plan, record.held_now, permitted=allow_loss or dry_run)
         # Checked first: a recorded undo blocks all other commands until it is complete.

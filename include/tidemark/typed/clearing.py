@@ -13,12 +13,10 @@ from dataclasses import asdict, dataclass
 
 from tidemark.core.ledger import PlanRecord
 from tidemark.core.offsets import size_of
-from tidemark.ingest.ledgers import missing_rows
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.errors import TransactionConflict
 from tidemark.repair.errors import PlanLanded, UnexplainedRows
 from tidemark.typed.decoder import DecodePlanner, topic_ids_of
-from tidemark.typed.errors import BronzeRowsMissing
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +71,7 @@ class TypedClearing:
             UnexplainedRows: The table has rows that no plan landed.
             CommitConflict: As `retry_on_conflict`.
         """
-        self._check_bronze()
+        self.planner.check_bronze()
         backlog, ledger = self.planner.backlog(), self.planner.control.ledger(self._pipeline)
         landed = [each.held_now for each in ledger.plans.values() if each.held_now]
         decoded = sum(size_of(ledger.landed_of(each)) for each in topic_ids_of(ledger))
@@ -86,14 +84,6 @@ class TypedClearing:
             retry_on_conflict(lambda: self._attempt(requested_by, reason))
             log.info("cleared pipeline=%s plans=%d", self._pipeline, found.plans)
         return found
-
-    def _check_bronze(self) -> None:
-        """Refuse a bronze table that lacks rows: the typed rows may be their only copy."""
-        planner = self.planner
-        bronze = planner.control.summary(planner.spec.origin)
-        rows = missing_rows(planner.control, bronze, planner.bronze)
-        if rows != 0:  # fence: only-typed-copy-is-not-cleared
-            raise BronzeRowsMissing(pipeline=planner.spec.origin, rows=rows)
 
     @property
     def _pipeline(self) -> str:

@@ -27,7 +27,7 @@ from tidemark.core.origins import DecodeOrigin
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.table_state import newest_table_version
 from tidemark.ingest.landed_log import LandedLog
-from tidemark.ingest.ledgers import read_checked_ledger
+from tidemark.ingest.ledgers import missing_rows, read_checked_ledger
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.ingest.ports import Ports
 from tidemark.ingest.protocols import Clock, ControlTable, DataLog
@@ -40,7 +40,12 @@ from tidemark.repair.undo import Undo
 from tidemark.spec.decode import DecodeSpec, Part
 from tidemark.spec.fields import FieldType
 from tidemark.spec.model import PipelineSpec
-from tidemark.typed.errors import NoLongerPublished, RegistryUnavailable, SchemaConflict
+from tidemark.typed.errors import (
+    BronzeRowsMissing,
+    NoLongerPublished,
+    RegistryUnavailable,
+    SchemaConflict,
+)
 from tidemark.typed.schemas import ResolvedSchemas, SchemaResolver, TypedTable
 
 log = logging.getLogger(__name__)
@@ -249,6 +254,17 @@ class DecodePlanner:
         """
         read_checked_ledger(self.control, self.spec.name, self.table, rows=True)
         self.table.check_not_restored(self.spec.name)
+
+    def check_bronze(self) -> None:
+        """Refuse a bronze table that lacks rows: the typed rows may be their only copy.
+
+        Raises:
+            BronzeRowsMissing: The table lacks landed rows, or their number is unknown.
+        """
+        bronze = self.control.summary(self.spec.origin)
+        rows = missing_rows(self.control, bronze, self.bronze)
+        if rows != 0:  # fence: only-typed-copy-is-not-cleared
+            raise BronzeRowsMissing(pipeline=self.spec.origin, rows=rows)
 
     def backlog(self) -> DecodeBacklog:
         """Return the numbers of offsets that `plan` would decode or remove. Writes nothing."""

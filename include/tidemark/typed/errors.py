@@ -52,7 +52,7 @@ class TooManyQuarantined(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class BronzeRowsMissing(TerminalError):
-    """A decode from scratch would remove typed rows whose bronze rows no longer exist.
+    """A command would remove typed rows whose bronze rows may no longer exist.
 
     Attributes:
         pipeline: Name of the bronze pipeline.
@@ -68,7 +68,8 @@ class BronzeRowsMissing(TerminalError):
     )
     fix = (
         "Keep this typed table, and set another `decode.target` in the spec: see "
-        "docs/how-to/typed.md#correct-a-wrong-schema."
+        "docs/how-to/typed.md#correct-a-wrong-schema. To remove the rows of one plan nevertheless, "
+        "run its undo with `--allow-loss`."
     )
 
     @property
