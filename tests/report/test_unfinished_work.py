@@ -258,7 +258,7 @@ def test_a_replay_leaves_the_upsert_table_out_of_date_until_the_next_merge(
 def test_a_changed_spec_does_not_make_an_upsert_table_out_of_date_since_its_first_record(
     tmp_path: Path,
 ) -> None:
-    """No alarm: the merge rebuilds the table, and nothing records when that became due."""
+    """No alarm: the merge rebuilds the table, which lacks no record."""
     lake = home_typed_lake(tmp_path, "value: {format: string}, upsert: {}")
     lake.land_values([b"a"])
     lake.run()
@@ -270,6 +270,37 @@ def test_a_changed_spec_does_not_make_an_upsert_table_out_of_date_since_its_firs
     assert (work.unmerged, work.unmerged_since) == (MergeScope.ALL, None)
     alarms = work.alarms("events", AlarmRules(stalled=HOUR), NOW + 1000 * HOUR)
     assert [*alarms] == []
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_records_after_the_last_merge_make_a_table_that_must_be_rebuilt_out_of_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restored: bool
+) -> None:
+    """Otherwise no alarm would report a rebuild that always fails."""
+    lake = home_typed_lake(tmp_path, "value: {format: string}, upsert: {}")
+    uri = tmp_path / "lakehouse" / "silver" / "events_latest"
+    upserts = app_of(tmp_path)().pipeline("events").upserts
+    for _ in range(2):
+        lake.land_values([b"a"])
+        lake.run()
+        upserts.execute(NoRows(uri))
+    if is_restored:
+        DeltaTable(uri).restore(1)
+    else:
+        spec = tmp_path / "pipelines" / "events.yaml"
+        spec.write_text(spec.read_text().replace("upsert: {}", "upsert: {deletes: hard}"))
+    assert upserted_work(tmp_path).unmerged_since is None
+    for hours in (1, 2):
+        monkeypatch.setattr(services, "NOW", NOW + hours * HOUR)
+        lake.land_values([b"b"])
+        lake.run()
+    work = upserted_work(tmp_path)
+    assert (work.unmerged, work.unmerged_since) == (MergeScope.ALL, NOW + HOUR)
+    alarms = work.alarms("events", AlarmRules(stalled=HOUR), NOW + 3 * HOUR)
+    assert [alarm.table for alarm in alarms if isinstance(alarm, TableStalled)] == ["upsert"]
+    upserts = app_of(tmp_path)().pipeline("events").upserts
+    upserts.execute(NoRows(uri))
+    assert upserted_work(tmp_path).unmerged is None
 
 
 def test_a_table_that_is_out_of_date_for_longer_than_the_limit_raises_an_alarm(

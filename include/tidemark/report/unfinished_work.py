@@ -141,8 +141,8 @@ class UnfinishedWork:
             check and the pipeline has no check result: not all pipelines are checked.
         unmerged: Which records the next merge into the upsert table reads; None if no merge is due.
         upsert_error: The error that prevented the planning of a merge; None if there was none.
-        unmerged_since: Time of the oldest change of the typed table that is not merged; None if
-            the merge rebuilds the table.
+        unmerged_since: Time of the oldest change of the typed table that is not merged. None for a
+            rebuild without a change since the last merge.
         quarantined: Number of open records in the quarantine; None without a typed table.
         blocked: Numbers of plans that a check blocked, without an operator's decision.
         published: Number of plans that a check published.
@@ -465,16 +465,26 @@ class UnfinishedWorkReader:
         }
 
     def _first_change(self, typed: str, merge: MergePlan) -> datetime | None:
-        """Return the time of the oldest change of the typed table that a merge reads.
+        """Return the time of the oldest change of the typed table that no merge has read.
 
-        None for a rebuild: nothing records when a spec was changed or a table was restored.
+        None for a rebuild without a change since the last merge, or after an unknown one. Nothing
+        records when a spec was changed or a table was restored.
         """
         landed = self.control.recorded_at(typed, EventKind.LANDED)
         undone = self.control.recorded_at(typed, EventKind.UNDONE)
         changes = merge.changes
         plans = {plan.sequence for plan in (*changes.appended, *changes.replaced)}
+        removed = {*changes.removed}
+        if merge.since is None and merge.last_read is not None:
+            # The changes of a rebuild are unknown. A full ledger takes longer to read.
+            for number, record in self.control.ledger(typed).plans.items():
+                landing, undone_version = record.landed_originally, record.undone_version
+                if landing and landing.table_version > merge.last_read:
+                    plans.add(number)
+                if undone_version is not None and undone_version > merge.last_read:
+                    removed.add(number)
         times = [at for number, at in landed.items() if number in plans or merge.is_first]
-        times += [at for number, at in undone.items() if number in changes.removed]
+        times += [at for number, at in undone.items() if number in removed]
         return min(times, default=None)
 
     def _unchecked(

@@ -140,6 +140,8 @@ class MergePlan:
         app_id: Application id of the merge's Delta transaction. A rebuild starts a new one, and the
             merges after it use it again.
         is_first: Whether the upsert table does not exist yet.
+        last_read: Version of the typed table that the newest merge read, also before a rebuild;
+            None if it is unknown.
     """
 
     scope: MergeScope
@@ -151,6 +153,7 @@ class MergePlan:
     definition: str
     app_id: str
     is_first: bool = False
+    last_read: int | None = None
 
     def as_rebuild(self) -> Self:
         """Return the same merge with all records as its scope.
@@ -162,7 +165,7 @@ class MergePlan:
 
     def commit_metadata(self) -> str:
         """Return the JSON that the commit of the merge stores, for the next merge and lineage."""
-        own = record_of(self, without={"changes", "incarnations", "is_first"})
+        own = record_of(self, without={"changes", "incarnations", "is_first", "last_read"})
         return json.dumps({"merge": {**own, **self._plans_as_record()}})
 
     def as_record(self) -> dict[str, Any]:

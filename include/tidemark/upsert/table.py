@@ -69,6 +69,15 @@ class DeltaUpsertTable:
             app_id=newest["app_id"],
         )
 
+    def last_read(self) -> int | None:
+        """Return the version of the typed table that the newest merge read; None if it is unknown.
+
+        Also counts a merge whose rows a RESTORE has removed or another program has changed.
+        """
+        table = open_if_exists(self._uri)
+        commits = commits_with_metadata(table.history(_SEARCHED_COMMITS)) if table else ()
+        return next((each["merge"]["version"] for _, each in commits if "merge" in each), None)
+
     def fits(self, columns: Mapping[Part, FieldType]) -> bool:
         """Return whether the table has these columns, or can have them by adding nested fields.
 
