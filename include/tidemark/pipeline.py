@@ -13,7 +13,7 @@ they need them: planning never loads Spark.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -37,6 +37,7 @@ from tidemark.spec.upsert import MergePlan
 if TYPE_CHECKING:
     from tidemark.backfill.service import Backfills
     from tidemark.core.events import LossAccepted, RecreationAccepted
+    from tidemark.core.record import LogRecord
     from tidemark.ingest.executor import ExecutionResult, PlanExecutor
     from tidemark.ingest.planner import Planner, PlanResult
     from tidemark.ingest.ports import Ports, TopicPorts
@@ -75,7 +76,9 @@ if TYPE_CHECKING:
     from tidemark.report.verify import Verifier
     from tidemark.spec.fields import FieldType
     from tidemark.typed.clearing import ClearedTable
+    from tidemark.typed.decoded_payloads import PayloadDecoder
     from tidemark.typed.decoder import DecodePlanner, HiddenOffsets
+    from tidemark.typed.profile import Registry
     from tidemark.typed.profile_service import Profiler
     from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
     from tidemark.typed.replay_preview import ReplayPreview
@@ -451,20 +454,35 @@ class Pipeline:
     @property
     def profiling(self) -> Profiler:
         """Profiles landed records. Needs neither a JVM nor Kafka."""
-        from tidemark.spec.decode import DEFAULT_REGISTRY
-        from tidemark.typed.profile_service import Profiler, with_stored_schemas
-        from tidemark.typed.schema_table import DeltaSchemaStore
+        from tidemark.typed.profile_service import Profiler
 
-        decode = self.live_spec.decode
-        registry = decode.registry if decode else DEFAULT_REGISTRY
         return Profiler(
             spec=self.kafka_spec,
             control=self.control,
             data_log=self._bronze(reads_only=True),
-            registry=with_stored_schemas(
-                DeltaSchemaStore(self.context.layout.schema_table, registry, self.context.now),
-                self.context.connections.registry_answers(registry),
-            ),
+            registry=self._registry_answers,
+        )
+
+    def payload_decoder(self, records: Iterable[LogRecord]) -> PayloadDecoder:
+        """Return the decoder of keys and values of some records, for commands that show them.
+
+        Its schemas are the stored ones, and those of the registry.
+        """
+        from tidemark.typed.decoded_payloads import PayloadDecoder
+
+        return PayloadDecoder.of(records, self._registry_answers)
+
+    @property
+    def _registry_answers(self) -> Registry:
+        from tidemark.spec.decode import DEFAULT_REGISTRY
+        from tidemark.typed.profile_service import with_stored_schemas
+        from tidemark.typed.schema_table import DeltaSchemaStore
+
+        decode = self.live_spec.decode
+        registry = decode.registry if decode else DEFAULT_REGISTRY
+        return with_stored_schemas(
+            DeltaSchemaStore(self.context.layout.schema_table, registry, self.context.now),
+            self.context.connections.registry_answers(registry),
         )
 
     # -- repair ------------------------------------------------------------------------------------

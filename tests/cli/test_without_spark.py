@@ -12,6 +12,8 @@ from deltalake import DeltaTable
 
 from tests.support.commands import Command
 from tests.support.plans import MemoryPipeline, make_spec
+from tests.support.registry import framed
+from tests.support.services import NOW
 from tests.support.typed_job import NoRows
 from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.app import App
@@ -20,6 +22,8 @@ from tidemark.core.errors import ExitCode
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.lake.table_io import query_rows
 from tidemark.spark.submit import RESULT_MARKER
+from tidemark.spec.decode import DEFAULT_REGISTRY, RegisteredSchema
+from tidemark.typed.schema_table import DeltaSchemaStore
 
 _STEP = {"step": "decode", "plan": 1, "records": 1, "quarantined": 0, "seconds": 0.1}
 
@@ -66,6 +70,26 @@ def test_decode_reports_offsets_that_wait_for_a_check(tmp_path: Path, unconnecte
     (record,) = unconnected("decode", "events", "--master", "local", "--json").json
     assert (record["outcome"], record["unchecked"], record["refused"]) == ("nothing to do", 1, 2)
     assert record["unchecked_plans"] == [2]
+
+
+def test_quarantined_payloads_are_shown_decoded_with_a_stored_schema(
+    tmp_path: Path, unconnected: Command
+) -> None:
+    """Text is shown as text. The registry does not answer for the schema that is not stored."""
+    lake = home_typed_lake(tmp_path)
+    lake.broken = {0, 1, 2}
+    lake.land_values([framed(3, b'{"n": 1}'), b"text", framed(4, b"{}")])
+    lake.run()
+    schema = RegisteredSchema(
+        id=3, kind="JSON", text='{"type": "object", "properties": {"n": {"type": "integer"}}}'
+    )
+    layout = App.from_environment().layout
+    DeltaSchemaStore(layout.schema_table, DEFAULT_REGISTRY, lambda: NOW).store([schema])
+    shown = unconnected("quarantine", "list", "events", "--show")
+    assert '  value     JSON of schema 3, 13 bytes:\n    {\n      "n": 1\n    }\n' in shown.out
+    assert "  value     UTF-8, 4 bytes: text\n" in shown.out
+    assert "  value     UTF-8, 7 bytes: \\u{0000}" in shown.out
+    assert "not decoded: " in shown.err
 
 
 @pytest.mark.parametrize("command", ["undo", "publication reject"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,7 +21,7 @@ from tidemark.cli.arguments import (
 )
 from tidemark.cli.engine import exit_with, on_engine, print_outcomes
 from tidemark.cli.output import note, out, print_json, print_records, print_table
-from tidemark.cli.payloads import payload_lines, unnamed_text
+from tidemark.cli.payloads import note_undecoded, payload_lines, unnamed_text
 from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import difference_by_partition
 from tidemark.core.payload_text import MAX_SHOWN_BYTES
@@ -41,6 +41,9 @@ from tidemark.typed.clearing import ClearedTable
 from tidemark.typed.decoder import DecodeBacklog
 from tidemark.typed.quarantine_record import QuarantinedRecord
 from tidemark.typed.replay_preview import ReplayPreview, chosen, offsets_by_topic_id
+
+if TYPE_CHECKING:
+    from tidemark.typed.decoded_payloads import PayloadDecoder
 
 app = typer.Typer(
     help="List and replay records that could not be decoded or broke a row rule.",
@@ -248,8 +251,9 @@ def list_records(
     """List the records of a pipeline that could not be decoded, by offset and reason.
 
     The list does not contain their bytes, except with --show: at most 64 KiB of each key, value
-    and header, with escapes for invisible characters. A record is closed by the plan that decodes
-    it again, which also erases its content.
+    and header, with escapes for invisible characters. As in `tidemark topics peek`, keys and values
+    with a known schema are decoded, except with --json. A record is closed by the plan that
+    decodes it again, which also erases its content.
 
     \b
     tidemark quarantine list prices --reason malformed --show --limit 5
@@ -278,8 +282,11 @@ def list_records(
             [(*why, count) for why, count in reasons.most_common()],
         )
     if show:
+        contents = (content for _, content in typed.quarantine.contents(listed))
+        decoder = typed.payload_decoder(contents)
         for each, record in typed.quarantine.contents(listed):
-            _print_content(typed.name, each, record, masked)
+            _print_content(typed.name, each, record, masked, decoder)
+        note_undecoded(decoder)
     elif found:
         columns = [
             *("partition", "offset", "reason", "part", "field or rule"),
@@ -291,7 +298,11 @@ def list_records(
 
 
 def _print_content(
-    typed: str, record: QuarantinedRecord, content: LogRecord, masked: Collection[str]
+    typed: str,
+    record: QuarantinedRecord,
+    content: LogRecord,
+    masked: Collection[str],
+    decoder: PayloadDecoder,
 ) -> None:
     why = ", ".join(visible(each) for each in (record.reason, record.part, record.detail) if each)
     place = f"partition {record.partition}, offset {record.offset:,}"
@@ -299,7 +310,7 @@ def _print_content(
     if record.closed_by is not None:
         closing = plan_text(typed, record.closed_by)
         out.print(f"  closed by {closing}, which erases the content")
-    for line in payload_lines(content, masked):
+    for line in payload_lines(content, masked, decoder):
         out.print(line)
 
 

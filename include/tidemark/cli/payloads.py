@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from tidemark.cli.output import note
 from tidemark.core.payload_text import PayloadText
 from tidemark.core.record import LogRecord
 from tidemark.core.texts import counted
@@ -45,6 +46,12 @@ def payload_lines(
     for name, value in record.headers or ():
         shown = PayloadText.of(name.encode("utf-8", "surrogateescape"))
         yield from _text_lines(f"header {json.dumps(shown.text, ensure_ascii=False)}", value)
+
+
+def note_undecoded(decoder: PayloadDecoder) -> None:
+    """Report why the registry did not return all schemas, if it did not."""
+    if decoder.problem is not None:
+        note(f"not decoded: {decoder.problem.rendered('problem')}")
 
 
 def _text_lines(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection
 from datetime import datetime
 from itertools import groupby
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,13 +14,16 @@ from tidemark import option_texts
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, PipelineName, time_option
 from tidemark.cli.output import out, print_error_record, print_json
-from tidemark.cli.payloads import payload_lines
+from tidemark.cli.payloads import note_undecoded, payload_lines
 from tidemark.core.errors import ExitCode
 from tidemark.core.payload_text import PayloadText
 from tidemark.core.visible_text import visible
 from tidemark.report.absence import KafkaState
 from tidemark.report.record_page import DecodingState, RecordEntry, RecordPage, decoded_values
 from tidemark.report.records import MAX_COUNT
+
+if TYPE_CHECKING:
+    from tidemark.typed.decoded_payloads import PayloadDecoder
 
 
 def register(app: typer.Typer) -> None:
@@ -63,8 +66,9 @@ def records(
     tidemark records prices --partition 3 --time 2026-03-01T12:00:00Z --count 5
     tidemark records prices --partition 3 --offset 1000 --no-payloads --json
 
-    With --json, payloads are complete: as text if they are UTF-8, otherwise in base64. Columns
-    that the suite masks are never shown.
+    Keys and values that begin with a schema id are decoded with stored schemas or the registry.
+    With --json, payloads are complete and not decoded: as text if they are UTF-8, otherwise in
+    base64. Columns that the suite masks are never shown.
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     if (offset is None) == (time is None):
         raise typer.BadParameter("give either --offset or --time")
@@ -74,14 +78,18 @@ def records(
     if as_json:
         print_json(page.as_record(payloads=not no_payloads))
     else:
-        _print_page(page, payloads=not no_payloads)
+        shown = [row.record for entry in page.entries for row in entry.rows]
+        shown += [entry.record for entry in page.entries if entry.record]
+        decoder = None if no_payloads else read.payload_decoder(shown)
+        _print_page(page, decoder)
         for part, error in page.errors.items():
             print_error_record({"pipeline": f"{pipeline}: {part}", **error.as_record()})
     if page.errors:
         raise typer.Exit(ExitCode.worst(error.exit_code for error in page.errors.values()))
 
 
-def _print_page(page: RecordPage, *, payloads: bool) -> None:
+def _print_page(page: RecordPage, decoder: PayloadDecoder | None) -> None:
+    """Print the offsets of a page. Without a decoder, keys, values and headers are left out."""
     here = page.watermarks
     bounds = f", low watermark {here.low:,}, log end {here.end:,}" if here else ""
     topic = f"topic {page.topic}, id {page.topic_id}"
@@ -91,7 +99,9 @@ def _print_page(page: RecordPage, *, payloads: bool) -> None:
         if others:
             out.print(f"{first.offset:,} to {others[-1].offset:,}  {_state(first)}")
         else:
-            _print_entry(first, page.masked, payloads=payloads)
+            _print_entry(first, page.masked, decoder)
+    if decoder:
+        note_undecoded(decoder)
 
 
 def _same_absence(entry: RecordEntry) -> object:
@@ -99,22 +109,24 @@ def _same_absence(entry: RecordEntry) -> object:
     return entry.offset if entry.shown or entry.decoding else (entry.kafka, entry.absence)
 
 
-def _print_entry(entry: RecordEntry, masked: Collection[str], *, payloads: bool) -> None:
+def _print_entry(
+    entry: RecordEntry, masked: Collection[str], decoder: PayloadDecoder | None
+) -> None:
     record = entry.shown
     at = f"  {record.timestamp_text}" if record else ""
     out.print(f"{entry.offset:,}{at}  {_state(entry)}")
-    if record and payloads:
-        for line in payload_lines(record, masked):
+    if record and decoder:
+        for line in payload_lines(record, masked, decoder):
             out.print(line)
     if entry.differs:
         out.print(f"  DIFFERS   {', '.join(entry.differs)}")
-        for row in entry.rows if payloads else ():
+        for row in entry.rows if decoder else ():
             out.print(f"  row of plan {row.plan}, {row.record.timestamp_text}")
-            for line in payload_lines(row.record, masked):
+            for line in payload_lines(row.record, masked, decoder):
                 out.print(f"  {line}")
     if decoding := entry.decoding:
         out.print(f"  typed     {_decoding(entry)}")
-        if payloads and decoding.state is DecodingState.DECODED:
+        if decoder and decoding.state is DecodingState.DECODED:
             text = json.dumps(decoded_values(decoding, masked), ensure_ascii=False)
             shown = PayloadText.of(text.encode("utf-8", "replace"))
             for line in shown.text.split("\n"):

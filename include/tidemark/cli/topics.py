@@ -10,7 +10,7 @@ import typer
 from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, KafkaConnection, Partition, Topic
 from tidemark.cli.output import note, out, print_error_record, print_json, print_table
-from tidemark.cli.payloads import payload_lines
+from tidemark.cli.payloads import note_undecoded, payload_lines
 from tidemark.connections import LOCAL_CONNECTION
 from tidemark.core.cluster import ClusterDescription, Setting, Settings, TopicDescription
 from tidemark.core.texts import counted
@@ -244,8 +244,7 @@ def peek(
         out.print(f"partition {each.partition} offset {each.offset:,}  {each.timestamp_text}")
         for line in payload_lines(each, decoder=decoder):
             out.print(line)
-    if decoder.problem is not None:
-        note(f"not decoded: {decoder.problem.rendered('problem')}")
+    note_undecoded(decoder)
     with_key = "" if key is None else " with this key"
     if not found.records:
         out.print(f"no records{with_key}")
