@@ -1028,10 +1028,40 @@ FENCES = (
         noticed_by=("tests/lake/test_compaction.py", "-k", "refused"),
     ),
     Fence(
-        marker="compaction-replaces-live-files",
+        marker="rewrites-replace-live-files",
         keeps="I1",
         operation=Drop(),
         noticed_by=("tests/lake/test_compaction.py", "-k", "refused"),
+    ),
+    Fence(
+        marker="rows-of-later-files-are-not-missed",
+        keeps="I1",
+        operation=Never(),
+        noticed_by=("tests/lake/test_row_removal.py", "-k", "own_row"),
+    ),
+    Fence(
+        marker="files-with-removed-rows-are-rewritable",
+        keeps="I7",
+        operation=Never(),
+        noticed_by=("tests/lake/test_row_removal.py", "-k", "half_removed"),
+    ),
+    Fence(
+        marker="fenced-replacement-is-not-committed",
+        keeps="I4",
+        operation=Never(),
+        noticed_by=("tests/lake/test_row_removal.py", "-k", "is_fenced"),
+    ),
+    Fence(
+        marker="replacement-into-an-altered-table-is-refused",
+        keeps="I7",
+        operation=Never(),
+        noticed_by=("tests/lake/test_row_removal.py", "-k", "changed_meanwhile"),
+    ),
+    Fence(
+        marker="rewritten-rows-of-other-incarnations-stay",
+        keeps="I1",
+        operation=Argument(0),
+        noticed_by=("tests/lake/test_row_removal.py", "-k", "one_incarnation"),
     ),
     Fence(
         marker="checked-commit-follows-its-check",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,8 @@ from deltalake import DeltaTable
 
 from tests.lake.test_widened_maps import NEW, OLD, TOPIC_ID, append_rows, typed_table
 from tests.support.file_lake import FileLake, double
-from tests.support.plans import wanted
+from tests.support.plans import make_plan, wanted
+from tidemark.core.errors import SetupError
 from tidemark.core.offsets import Span
 from tidemark.core.origins import RunOrigin
 from tidemark.ingest.errors import DuplicateRows, RecordsMissed, RowsChanged
@@ -121,7 +123,10 @@ def test_queries_of_duckdb_omit_rows_deleted_by_deletion_vectors(
 
 
 def test_deleted_rows_with_widened_maps_are_not_read(tmp_path: Path, spark: SparkSession) -> None:
-    """PyArrow reads the files of such a table. It does not apply deletion vectors."""
+    """PyArrow reads the files of such a table. It does not apply deletion vectors.
+
+    A removal is refused until Spark has rewritten the files.
+    """
     uri = tmp_path / "typed"
     typed_table(uri, MapOf(OLD), flattens=False)
     append_rows(uri, {offset: [("k", {"qty": offset})] for offset in range(5)}, flattens=False)
@@ -134,6 +139,14 @@ def test_deleted_rows_with_widened_maps_are_not_read(tmp_path: Path, spark: Spar
     assert {row["offset"]: row["value"]["legs"] for row in rows} == {
         offset: [("k", {"qty": offset, "note": None})] for offset in (0, 2, 4)
     }
+    with pytest.raises(SetupError) as refused:
+        table.check_removals()
+    (statement,) = re.findall(r"OPTIMIZE delta.*?\(offset\)", str(refused.value))
+    spark.sql(statement)
+    table.check_removals()
+    assert table.remove_rows(make_plan((0, 0, 9), sequence=2), None, None)[0] == 1
+    rows = table.values_at(TOPIC_ID, 0, Span(0, 9))
+    assert [row["offset"] for row in rows] == [0, 4]
 
 
 def test_a_cached_summary_is_read_again_after_a_deletion_vector(

@@ -22,16 +22,18 @@ class Change:
     """The changes of a commit.
 
     Attributes:
-        actions: Added and removed files; if there are none, there is no commit.
+        actions: Added and removed files.
         metadata: Text for the commit's `userMetadata`.
         count: The number that `commit_checked` returns.
         transactions: Transactions of the commit.
+        is_needed: Whether to commit without actions, too.
     """
 
     actions: Sequence[AddAction | RemoveAction]
     metadata: str
     count: int
     transactions: Sequence[Transaction] = ()
+    is_needed: bool = False
 
 
 @retry(
@@ -56,7 +58,7 @@ def commit_checked(uri: str, changes: Callable[[DeltaTable], Change]) -> int:
     """
     table = DeltaTable(uri)
     change = changes(table)
-    if change.actions:
+    if change.actions or change.is_needed:
         _commit(table, change)
     return change.count
 

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.core.errors import SetupError
 from tidemark.lake.checked_commits import COMMITS_TRIED, Change, commit_checked
@@ -28,10 +25,12 @@ from tidemark.lake.rewriting import (
     NewFile,
     Rewrite,
     all_written,
+    committable,
     open_parquet,
     plain_schema,
     read_batches,
-    remove_files,
+    removed_if_uncommitted,
+    rewrite_actions,
     write_rows,
 )
 
@@ -105,70 +104,23 @@ class Compaction:
     def _change(self, table: DeltaTable, rewrites: Sequence[Rewrite]) -> Change:
         live = {file.path for file in live_files(table)}
         done = [each for each in rewrites if live.issuperset(each.added_paths)]
-        ready = [
-            each
-            for each in rewrites
-            if live.issuperset(each.replaced_paths)  # fence: compaction-replaces-live-files
-            # Another maintenance has removed files that were not committed for a long time.
-            and self._exist(each.added_paths)  # fence: committed-rewrites-exist
-        ]
+        ready = committable(table_filesystem(self._uri), live, rewrites)
         if rewrites and not done and not ready:
             raise CompactionConflict(
                 table=self._uri,
                 reason="the files to replace have left the table, or the new files are missing",
             )
         return Change(
-            actions=_actions(ready),
+            actions=rewrite_actions(ready, data_change=False),
             metadata=json.dumps({"compacted": sum(len(each.replaced) for each in ready)}),
             count=sum(len(each.replaced) for each in (*done, *ready)),
         )
 
-    def _exist(self, paths: Collection[str]) -> bool:
-        found = table_filesystem(self._uri).get_file_info(list(paths))
-        return all(each.is_file for each in found)
-
     def run(self, partition: Mapping[str, str] | None = None) -> int:
         """Rewrite and commit. Returns the number of replaced files."""
         rewrites = self.rewrite(partition)
-        version = DeltaTable(self._uri).version()
-        try:
+        with removed_if_uncommitted(self._uri, rewrites):
             return self.commit(rewrites)
-        except Exception:
-            with suppress(Exception):
-                self._remove_uncommitted(rewrites, version)
-            raise
-
-    def _remove_uncommitted(self, rewrites: Sequence[Rewrite], version: int) -> None:
-        """Remove the new files of a failed commit: they would keep a local disk full.
-
-        Keeps them if a commit followed, which may be the failed one. Also keeps those in an object
-        store, where a commit can arrive after its error.
-        """
-        if "://" not in self._uri and DeltaTable(self._uri).version() == version:
-            remove_files(
-                table_filesystem(self._uri), [new.path for each in rewrites for new in each.added]
-            )
-
-
-def _actions(rewrites: Sequence[Rewrite]) -> list[AddAction | RemoveAction]:
-    """Actions that replace files by their rewrites."""
-    now_ms = int(datetime.now(UTC).timestamp() * 1000)
-    removed = [
-        file.removal(now_ms, data_change=False) for each in rewrites for file in each.replaced
-    ]
-    added = [
-        AddAction(
-            path=new.path,
-            size=new.size,
-            partition_values=each.replaced[0].partition,
-            modification_time=now_ms,
-            data_change=False,
-            stats=new.statistics,
-        )
-        for each in rewrites
-        for new in each.added
-    ]
-    return [*removed, *added]
 
 
 def _merged(files: FileSystem, group: Sequence[LiveFile]) -> NewFile:

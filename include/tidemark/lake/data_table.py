@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +20,7 @@ from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import PlanOrigin, RunOrigin
 from tidemark.core.plan import Plan
-from tidemark.core.record import FIRST_DATED_MS, LAST_DATED_MS, LogRecord
+from tidemark.core.record import LogRecord
 from tidemark.core.table_state import (
     FENCED_VERSION,
     Fence,
@@ -53,6 +52,7 @@ from tidemark.lake.errors import (
     TableReplaced,
     TransactionConflict,
 )
+from tidemark.lake.landed_files import added_file
 from tidemark.lake.live_files import files_at, table_filesystem
 from tidemark.lake.plan_counts import records_by_range
 from tidemark.lake.plan_removal import (
@@ -62,8 +62,10 @@ from tidemark.lake.plan_removal import (
     may_have_plan,
     removal_transactions,
     remove_whole_files,
+    rewrite_without_plan,
 )
 from tidemark.lake.replacement import check_no_rows_lost, replace_rows
+from tidemark.lake.row_removal import check_rewritable
 from tidemark.lake.table_checks import (
     OWNER,
     check_columns,
@@ -78,6 +80,7 @@ from tidemark.lake.table_checks import (
 from tidemark.lake.table_io import open_if_exists
 from tidemark.lake.table_properties import DATA_TABLE_PROPERTIES
 from tidemark.lake.unreadable_files import check_readable, raise_if_unreadable
+from tidemark.lake.widened_maps import has_widened_maps
 from tidemark.spec.fields import FieldType
 
 log = logging.getLogger(__name__)
@@ -488,7 +491,8 @@ class DeltaDataTable:
         Raises:
             RowsWouldBeLost: A row to replace has no new row; nothing was changed.
             ForeignTable, TableAltered: See `state`; nothing was changed.
-            TableAppendOnly: See `check_removals`; nothing was changed.
+            TableAppendOnly, SetupError: See `check_removals` and `check_rewritable`; nothing was
+                changed.
             TableReplaced: The table is older than `seen`; nothing was changed.
             PlanFilesMissing: Some of the files have disappeared; nothing was changed.
             UnreadableFile: A file with rows to replace cannot be read; nothing was changed.
@@ -505,7 +509,7 @@ class DeltaDataTable:
             if commit_log.has_transaction(table, plan):  # fence: taken-transaction-is-not-committed
                 return False
             if plan.replaces:
-                check_removals(table, self._uri)
+                self._check_removals(table)
             # fence: data-storage-is-tried
             proofs = missing_storage_proofs(table, self._uri)
             _check_written(self._uri, plan, files)  # fence: landing-has-its-files
@@ -559,7 +563,7 @@ class DeltaDataTable:
         properties: CommitProperties,
     ) -> None:
         """Commit files; Delta refuses the commit if another one has the plan's transaction."""
-        _add(table, [_added(plan, file) for file in files], properties)
+        _add(table, [added_file(plan, file) for file in files], properties)
 
     def _committed_by_other(self, plan: Plan) -> bool:
         try:
@@ -583,14 +587,18 @@ class DeltaDataTable:
         """See `DataLog.check_removals`."""
         table = open_if_exists(self._uri)
         if table is not None:
-            check_removals(table, self._uri)
+            self._check_removals(table)
+
+    def _check_removals(self, table: DeltaTable) -> None:
+        check_removals(table, self._uri)
+        check_rewritable(table)
 
     def check_removable(self, plan: Plan) -> None:
         """See `DataTable.check_removable`; reads the files that also have rows of other plans."""
         table = open_if_exists(self._uri)
         if table is None:
             return
-        check_removals(table, self._uri)
+        self._check_removals(table)
         check_writable(self._uri)
         check_readable(self._uri, files_with_plan(table, plan.sequence)[1])
 
@@ -611,7 +619,8 @@ class DeltaDataTable:
 
         Raises:
             RemovalFenced: The epoch is fenced.
-            TableAppendOnly: See `check_removals`; some rows may be removed.
+            TableAppendOnly, SetupError: See `check_removals` and `check_rewritable`; some rows may
+                be removed.
             TableReplaced: The table is older than `seen`.
             RemovalConflict: Other processes changed the table in every attempt.
         """
@@ -619,7 +628,7 @@ class DeltaDataTable:
             return 0, 0
 
         def transactions(table: DeltaTable, is_last: bool) -> list[Transaction]:
-            check_removals(table, self._uri)
+            self._check_removals(table)
             if seen is None:
                 return leftover_transactions(table, plan, epoch)
             self._check_not_older(table, plan, seen)  # fence: removal-in-an-older-copy-is-refused
@@ -684,6 +693,14 @@ class DeltaDataTable:
             and (epoch is None or is_removal_complete(table, plan, epoch))
         ):
             return 0, whole_files
+        if has_widened_maps(table):
+            return rewrite_without_plan(
+                table,
+                plan,
+                _removal_metadata(plan),
+                lambda newest: transactions_of(newest, True),
+                is_needed=epoch is not None,
+            )
         transactions = transactions_of(table, True)
         properties = _properties(transactions, _removal_metadata(plan))
         before = table.version()
@@ -841,46 +858,6 @@ def _properties(transactions: list[Transaction], metadata: str) -> CommitPropert
     return CommitProperties(
         app_transactions=transactions, custom_metadata={"userMetadata": metadata}
     )
-
-
-def _added(plan: Plan, file: DataFile) -> AddAction:
-    """Return the action that adds a file, with the statistics for pruning and `plan_counts`."""
-    shared = {"plan_sequence": plan.sequence}
-    if file.partition is not None:
-        shared["partition"] = file.partition
-    least: dict[str, Any] = {**shared, "offset": file.first}
-    greatest: dict[str, Any] = {**shared, "offset": file.last}
-    if (
-        file.earliest_ms is not None
-        and file.latest_ms is not None
-        and FIRST_DATED_MS <= file.earliest_ms <= file.latest_ms <= LAST_DATED_MS
-    ):
-        least["timestamp"] = _instant(file.earliest_ms)
-        greatest["timestamp"] = _instant(file.latest_ms)
-    return AddAction(
-        path=file.path,
-        size=file.size,
-        partition_values={},
-        modification_time=file.modified_ms,
-        data_change=True,
-        stats=json.dumps(
-            {
-                "numRecords": file.records,
-                "minValues": least,
-                "maxValues": greatest,
-                "nullCount": dict.fromkeys(least, 0),
-            }
-        ),
-    )
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def _instant(ms: int) -> str:
-    """Format a timestamp as in the Delta protocol, in milliseconds as Kafka."""
-    moment = _EPOCH + timedelta(milliseconds=ms)
-    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 def _landing(table: DeltaTable, plan: Plan) -> Landing:

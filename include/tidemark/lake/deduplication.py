@@ -7,26 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.lake.duplicates import DuplicateSearch, numbered_batches, row_numbers, rows_within
-from tidemark.lake.live_files import (
-    LiveFile,
-    live_files,
-    subset_statistics,
-    table_filesystem,
-    unsupported_files,
-)
-from tidemark.lake.rewriting import NewFile, Rewrite, all_written, read_batches, write_rows
+from tidemark.lake.live_files import live_files, table_filesystem, unsupported_files
+from tidemark.lake.rewriting import Rewrite, all_written, write_without
 from tidemark.lake.table_checks import check_owner
 from tidemark.lake.table_io import open_if_exists
 from tidemark.lake.unreadable_files import translate_read_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyarrow.fs import FileSystem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +80,11 @@ class Deduplication:
         if dry_run or not copies.rows:
             return copies
         added = all_written(
-            files, (_rewritten(files, live[number], rows) for number, rows in found.items())
+            files,
+            (
+                write_without(files, live[number], partial(_without, rows=rows))
+                for number, rows in found.items()
+            ),
         )
         rewrite = Rewrite(
             replaced=tuple(live[number] for number in found),
@@ -94,12 +92,6 @@ class Deduplication:
         )
         Compaction(self._uri).commit([rewrite])
         return copies
-
-
-def _rewritten(files: FileSystem, file: LiveFile, copies: pa.Array) -> NewFile:
-    """A new file with the rows of a file that are not copies."""
-    rows = _without(read_batches(files, file), copies)
-    return write_rows(files, file, rows, subset_statistics([file]))
 
 
 def _without(batches: Iterator[pa.RecordBatch], rows: pa.Array) -> Iterator[pa.RecordBatch]:

@@ -1,17 +1,20 @@
-"""Finds the files with rows of a plan, and removes those with rows of this plan only."""
+"""Finds the files with rows of a plan, and removes its files or its rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 
 from deltalake import DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
 
 from tidemark.core.plan import Plan, plan_removal_app_id, removal_app_id
 from tidemark.core.table_state import FENCED_VERSION
 from tidemark.lake.checked_commits import Change, commit_checked
-from tidemark.lake.errors import RemovalFenced
+from tidemark.lake.errors import RemovalConflict, RemovalFenced
 from tidemark.lake.live_files import LiveFile, live_files, unsupported_files
+from tidemark.lake.row_removal import RowRemoval, of_plan
 
 
 def removal_transactions(
@@ -130,3 +133,45 @@ def remove_whole_files(
         )
 
     return commit_checked(uri, removal), version
+
+
+def rewrite_without_plan(
+    table: DeltaTable,
+    plan: Plan,
+    metadata: str,
+    transactions_of: Callable[[DeltaTable], Sequence[Transaction]],
+    *,
+    is_needed: bool,
+) -> tuple[int, int]:
+    """Remove the rows of a plan from all files, in one commit (see `RowRemoval.commit`).
+
+    Args:
+        table: The version whose rows are read.
+        plan: The plan.
+        metadata: Text for the commit's `userMetadata`.
+        transactions_of: Called with the version that the commit follows. Returns the transactions
+            of the commit, or refuses it by an error.
+        is_needed: Whether to commit the transactions if the table has no rows of the plan.
+
+    Raises:
+        RemovalConflict: Another commit changed the rows, or others came first at every try.
+    """
+
+    def change(newest: DeltaTable) -> Change:
+        transactions = transactions_of(newest)
+        return Change(
+            actions=(), metadata=metadata, count=0, transactions=transactions, is_needed=is_needed
+        )
+
+    def conflict(_: str) -> RemovalConflict:
+        return RemovalConflict(pipeline=plan.pipeline, sequence=plan.sequence)
+
+    removal = RowRemoval(
+        may_have=lambda version: [*chain(*files_with_plan(version, plan.sequence))],
+        is_removed=of_plan(plan.sequence),
+        conflict=conflict,
+    )
+    try:
+        return removal.commit(table, change)
+    except CommitFailedError as failed:
+        raise conflict(str(failed)) from failed

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote
 from uuid import uuid4
 
-from tidemark.lake.live_files import LiveFile
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
+
+from tidemark.lake.live_files import LiveFile, subset_statistics, table_filesystem
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyarrow.fs import FileSystem
+
+Actions: TypeAlias = "list[AddAction | RemoveAction]"
+"""Actions of a commit."""
 
 _ROW_GROUP_BYTES = 32 * 1024 * 1024
 """Rows in memory; a row group on disk."""
@@ -59,6 +66,74 @@ class Rewrite:
     def added_paths(self) -> frozenset[str]:
         """As in the log."""
         return frozenset(file.path for file in self.added)
+
+
+def committable(
+    files: FileSystem, live: Collection[str], rewrites: Iterable[Rewrite]
+) -> list[Rewrite]:
+    """Return the rewrites that can be committed after a version.
+
+    Args:
+        files: The table's folder.
+        live: Paths of the live files of the version.
+        rewrites: The rewrites.
+    """
+    return [
+        each
+        for each in rewrites
+        if each.replaced_paths.issubset(live)  # fence: rewrites-replace-live-files
+        # Another maintenance has removed files that were not committed for a long time.
+        and _exist(files, each.added_paths)  # fence: committed-rewrites-exist
+    ]
+
+
+def _exist(files: FileSystem, paths: Collection[str]) -> bool:
+    return all(each.is_file for each in files.get_file_info(list(paths)))
+
+
+def rewrite_actions(rewrites: Sequence[Rewrite], *, data_change: bool) -> Actions:
+    """Return the actions that replace files by their rewrites.
+
+    Args:
+        rewrites: The rewrites.
+        data_change: Whether the new files lack rows of the replaced ones.
+    """
+    now_ms = int(datetime.now(UTC).timestamp() * 1000)
+    removed = [
+        file.removal(now_ms, data_change=data_change) for each in rewrites for file in each.replaced
+    ]
+    added = [
+        AddAction(
+            path=new.path,
+            size=new.size,
+            partition_values=each.replaced[0].partition,
+            modification_time=now_ms,
+            data_change=data_change,
+            stats=new.statistics,
+        )
+        for each in rewrites
+        for new in each.added
+    ]
+    return [*removed, *added]
+
+
+@contextmanager
+def removed_if_uncommitted(uri: str, rewrites: Sequence[Rewrite]) -> Iterator[None]:
+    """Remove new files if their commit in the block fails: they would keep a local disk full.
+
+    Keeps them if a commit followed, which may be the failed one. Also keeps those in an object
+    store, where a commit can arrive after its error.
+    """
+    version = DeltaTable(uri).version()
+    try:
+        yield
+    except Exception:
+        with suppress(Exception):
+            is_local = uri.startswith("file:") or "://" not in uri
+            if is_local and DeltaTable(uri).version() == version:
+                paths = [new.path for each in rewrites for new in each.added]
+                remove_files(table_filesystem(uri), paths)
+        raise
 
 
 def new_path() -> str:
@@ -109,6 +184,21 @@ def write_rows(
         records=records,
         statistics=json.dumps({"numRecords": records, **bounds}),
     )
+
+
+def write_without(
+    files: FileSystem,
+    file: LiveFile,
+    kept: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+) -> NewFile:
+    """Write some rows of a file to a new file, in the same physical schema.
+
+    Args:
+        files: The table's folder.
+        file: The file.
+        kept: Returns the rows to write from all rows of the file.
+    """
+    return write_rows(files, file, kept(read_batches(files, file)), subset_statistics([file]))
 
 
 def all_written(files: FileSystem, written: Iterable[NewFile]) -> list[NewFile]:

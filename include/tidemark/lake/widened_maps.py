@@ -76,8 +76,8 @@ def widened_batches(
         return None
     paths = [unquote(path) for path in table.get_add_actions().column("path").to_pylist()]
     if pruned_by is not None:
-        wanted = table.file_uris(file_pruning_predicate=pruned_by)
-        paths = [path for path in paths if any(unquote(uri).endswith(path) for uri in wanted)]
+        wanted = {_path(table, uri) for uri in table.file_uris(file_pruning_predicate=pruned_by)}
+        paths = [path for path in paths if path in wanted]
     return _batches(table, paths, columns)
 
 
@@ -90,7 +90,7 @@ def _batches(
     schema, storage = widened_schema(table, columns), table_filesystem(table.table_uri)
     kept_rows = _kept_rows(table)
     for path in paths:
-        kept = next((each for uri, each in kept_rows.items() if uri.endswith(path)), None)
+        kept = kept_rows.get(path)
         first = 0
         with (
             storage.open_input_file(path) as source,
@@ -114,13 +114,13 @@ def _batches(
 
 
 def _kept_rows(table: DeltaTable) -> Mapping[str, list[bool]]:
-    """Return which rows of files remain, by the URI of each file with a deletion vector."""
+    """Return which rows of files remain, by the path of each file with a deletion vector."""
     if not may_have_deletion_vectors(table):
         return {}
     import pyarrow as pa
 
     return {
-        unquote(uri): kept
+        _path(table, uri): kept
         for batch in map(pa.record_batch, table.deletion_vectors())
         for uri, kept in zip(
             batch.column("filepath").to_pylist(),
@@ -128,3 +128,9 @@ def _kept_rows(table: DeltaTable) -> Mapping[str, list[bool]]:
             strict=True,
         )
     }
+
+
+def _path(table: DeltaTable, uri: str) -> str:
+    """Return the path of a file relative to its table."""
+    root, whole = (unquote(each).removeprefix("file://") for each in (table.table_uri, uri))
+    return whole.removeprefix(root)

@@ -1,0 +1,52 @@
+"""The actions that add a plan's files to a table."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from deltalake.transaction import AddAction
+
+from tidemark.core.datafile import DataFile
+from tidemark.core.plan import Plan
+from tidemark.core.record import FIRST_DATED_MS, LAST_DATED_MS
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def added_file(plan: Plan, file: DataFile) -> AddAction:
+    """Return the action that adds a file, with the statistics for pruning and `plan_counts`."""
+    shared = {"plan_sequence": plan.sequence}
+    if file.partition is not None:
+        shared["partition"] = file.partition
+    least: dict[str, Any] = {**shared, "offset": file.first}
+    greatest: dict[str, Any] = {**shared, "offset": file.last}
+    if (
+        file.earliest_ms is not None
+        and file.latest_ms is not None
+        and FIRST_DATED_MS <= file.earliest_ms <= file.latest_ms <= LAST_DATED_MS
+    ):
+        least["timestamp"] = _instant(file.earliest_ms)
+        greatest["timestamp"] = _instant(file.latest_ms)
+    return AddAction(
+        path=file.path,
+        size=file.size,
+        partition_values={},
+        modification_time=file.modified_ms,
+        data_change=True,
+        stats=json.dumps(
+            {
+                "numRecords": file.records,
+                "minValues": least,
+                "maxValues": greatest,
+                "nullCount": dict.fromkeys(least, 0),
+            }
+        ),
+    )
+
+
+def _instant(ms: int) -> str:
+    """Format a timestamp as in the Delta protocol, in milliseconds as Kafka."""
+    moment = _EPOCH + timedelta(milliseconds=ms)
+    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
