@@ -345,7 +345,7 @@ def test_a_summary_counts_each_record_of_a_replaced_plan_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 12))]
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, *range(2, 12)))]
 )
 def test_a_summary_equals_the_summary_of_the_whole_ledger(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch

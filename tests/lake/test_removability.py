@@ -93,7 +93,7 @@ def test_an_append_only_table_is_landed_in_and_maintained(tmp_path: Path) -> Non
     assert len(lake.rows()) == 11
 
 
-@pytest.mark.parametrize("is_compacted", [False, True])
+@pytest.mark.parametrize("is_compacted", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_an_undo_that_cannot_end_is_reverted_by_a_rewind(
     tmp_path: Path, is_compacted: bool
 ) -> None:
@@ -115,6 +115,7 @@ def test_an_undo_that_cannot_end_is_reverted_by_a_rewind(
     assert lake.verified() == [(11, 11)]
 
 
+@pytest.mark.slow
 def test_i1_typed_rows_return_after_an_undo_that_a_rewind_reverts(tmp_path: Path) -> None:
     """A decode has removed them, because the undo had begun."""
     lake = TypedLake(tmp_path)
@@ -133,6 +134,7 @@ def test_i1_typed_rows_return_after_an_undo_that_a_rewind_reverts(tmp_path: Path
     assert len(lake.decoded()) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["typed_uri", "quarantine_uri"])
 def test_a_typed_plan_is_not_undone_in_an_append_only_table(tmp_path: Path, table: str) -> None:
     """A decode that has to replace or to remove typed rows records nothing, either."""
