@@ -185,7 +185,6 @@ def _publish(
                 "expectation": f"rule {number} holds for every record",
                 "value": 0.0,
                 "kind": "live",
-                "data_docs": "",
             }
             for number in range(5)
         ]

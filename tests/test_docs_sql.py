@@ -283,7 +283,7 @@ def test_the_queries_for_checks_use_the_newest_attempt(home: Home) -> None:
             table_version=plan,
             run_at=NOW + timedelta(minutes=minutes),
             results=results,
-            data_docs="none",
+            data_docs=None,
         )
         DeltaCheckResults(str(home.lakehouse / "quality" / "results")).append(report)
     assert home.rows("reference/quality.md", "-- Failed checks") == [

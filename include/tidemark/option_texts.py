@@ -45,11 +45,9 @@ APPROVED = "Allow more offsets than limits.records_per_backfill of the spec."
 
 # -- maintenance -----------------------------------------------------------------------------------
 
-MAINTAIN = "Compact tables, and remove unreferenced files, old pages and old statuses."
+MAINTAIN = "Compact tables, and remove unreferenced files, old Data Docs and old statuses."
 KEEP_HOURS = (
     "Files of table versions from this many past hours stay. A table accepts less than "
     f"{DEFAULT_KEEP_HOURS} hours only if its own property allows it."
 )
-KEEP_DOCS_DAYS = (
-    "Quality pages from this many past days stay, and the newest page of each pipeline."
-)
+KEEP_DOCS_DAYS = "Data Docs of checks from this many past days stay."

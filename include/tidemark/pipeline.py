@@ -404,13 +404,14 @@ class Pipeline:
     def quality(self) -> Quality:
         """Checks landed plans, with Spark if their suite needs Spark."""
         from tidemark.quality.checker import BatchChecker
+        from tidemark.quality.data_docs import DataDocs
         from tidemark.quality.service import Quality
 
         spec, layout = self.kafka_spec, self.context.layout
         checker = BatchChecker(
             spark=self.context.sessions.shared,
             suites=layout.expectations,
-            home=layout.quality_home,
+            docs=DataDocs(layout.data_docs),
             results=self.check_results,
         )
         return Quality(

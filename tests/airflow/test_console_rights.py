@@ -21,7 +21,7 @@ TEAMS: Mapping[str, str | None] = {"tidemark_events": "water", "tidemark_idle": 
 SEA = json.dumps({"bootstrap.servers": "sea:2"})
 PAGES = (
     *("", "/plans", "/plans/1", "/records?offset=9", "/quarantine", "/backfill", "/backfills"),
-    *("/quality", "/quality/report", "/quality/docs/index.html"),
+    *("/quality", "/quality/report", "/quality/docs/page.html"),
 )
 
 

@@ -107,13 +107,13 @@ def test_maintenance_is_a_task_for_each_table_and_none_waits_for_another(
     assert {name: task["downstream"] for name, task in dag["tasks"].items()} == {
         "tables": [],
         "control": [],
-        "quality_docs": [],
+        "data_docs": [],
     }
     mapped = {name: task["mapped_over"] for name, task in dag["tasks"].items()}
     assert mapped == {
         "tables": [{"pipeline": name} for name in SPECS],
         "control": None,
-        "quality_docs": None,
+        "data_docs": None,
     }
     assert dag["tasks"]["tables"]["at_once"] == 1
     assert dag["schedule"] == "0 0 * * *"

@@ -69,7 +69,7 @@ def test_a_task_maintains_the_tables_that_pipelines_share(
     assert status["table"] == "status table"
     assert (history["table"], history["outcome"]) == ("status history", "no table yet")
     assert lake.ledger == ledger
-    assert ask(task_probe, lake, "prune_pages").value == {"error": None, "result": 0}
+    assert ask(task_probe, lake, "prune_data_docs").value == {"error": None, "result": 0}
 
 
 @pytest.mark.airflow

@@ -37,6 +37,7 @@ from tidemark.lake.maintained_table import DeltaMaintainedTable
 from tidemark.maintenance.service import finished_plans
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.checker import BatchChecker
+from tidemark.quality.data_docs import DataDocs
 from tidemark.quality.publication import PublicationStatus, effective_decisions
 from tidemark.quality.publication_table import DeltaPublicationTable
 from tidemark.quality.service import Quality
@@ -299,7 +300,7 @@ def test_checks_of_a_replaced_plan_read_its_version(lake: FileLake, spark: Spark
     checker = BatchChecker(
         spark=lambda: spark,
         suites=home,
-        home=home,
+        docs=DataDocs(home),
         results=DeltaCheckResults(str(lake.root / "results")),
     )
     quality = Quality(

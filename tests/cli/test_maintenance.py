@@ -51,13 +51,13 @@ def test_all_tables_are_maintained_and_reported(lake: FileLake, offline: Command
     for name in tables(shown):
         assert f"{name}: " in done.err
         assert name in done.out
-    assert "0 quality pages removed" in done.out
+    assert "0 pages of Data Docs removed" in done.out
     assert len(DeltaTable(lake.uri).file_uris()) == 1
     assert lake.verified() == [(9, 9)]
     again = offline("maintain", "events", "--json")
     assert list(tables(again)) == ["events", *SHARED]
     assert tables(again)["events"]["files_replaced"] == 0
-    assert again.json["quality_pages"] == {"pages_removed": 0}
+    assert again.json["data_docs"] == {"pages_removed": 0}
 
 
 def test_a_refused_table_does_not_stop_the_others(lake: FileLake, offline: Command) -> None:

@@ -63,7 +63,7 @@ def lake(tmp_path: Path) -> FileLake:
             kind=PlanKind.LIVE,
             run_at=NOW,
             results=(result, low),
-            data_docs="none",
+            data_docs=None,
         )
         DeltaCheckResults(str(tmp_path / "lakehouse" / "quality" / "results")).append(report)
         record = lake.control.plan_record("events", sequence)

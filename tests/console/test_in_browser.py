@@ -29,13 +29,11 @@ from tidemark.core.errors import ExitCode
 from tidemark.core.plan import PlanKind
 from tidemark.dev.broker import BrokerStatus
 from tidemark.quality.check_results import (
-    BatchRef,
     CheckResult,
     Example,
     QualityReport,
     Severity,
 )
-from tidemark.quality.docs import DocsFolders, write_checks, write_index
 
 pytestmark = [pytest.mark.broker, pytest.mark.e2e]
 
@@ -88,13 +86,9 @@ def app(broker: BrokerStatus, admin: AdminClient, topic: TopicFactory, tmp_path:
 
 
 def _check(app: App) -> None:
-    """Record a passed and a failed check, with their pages."""
+    """Record a passed and a failed check."""
     pipeline = app.pipeline("events")
-    folders = DocsFolders(home=app.layout.quality_home, pipeline="events")
     for plan, passed in ((1, True), (2, False)):
-        ref = BatchRef(
-            pipeline="events", table=str(folders.home), table_version=plan, plan_sequence=plan
-        )
         report = QualityReport(
             pipeline="events",
             plan_sequence=plan,
@@ -102,11 +96,8 @@ def _check(app: App) -> None:
             kind=PlanKind.LIVE,
             run_at=NOW,
             results=(_FAILED,) if not passed else (),
-            data_docs="none",
+            data_docs=None,
         )
-        page = write_checks(folders, ref, NOW, report.results)
-        with folders.locked():
-            write_index(folders, report, {"built_in": page})
         pipeline.check_results.append(report)
 
 
@@ -144,7 +135,6 @@ def test_every_page_follows_the_rules_of_accessibility(
         f"{pipeline}/records?partition=0&offset=0",
         f"{pipeline}/quality",
         f"{pipeline}/quality/report",
-        f"{pipeline}/quality/docs/index.html",
         f"{pipeline}/quarantine",
         f"{pipeline}/backfill?offsets=0:2-6&replace=true&reason=new+decoder",
         f"{pipeline}/backfills",
@@ -153,7 +143,6 @@ def test_every_page_follows_the_rules_of_accessibility(
         f"{address}/dags/tidemark_events/runs/manual",
         f"{address}/nothing",
         f"{pipeline}/plans/99",
-        *(each.as_uri() for each in app.layout.quality_home.rglob("*.html")),
         report.as_uri(),
     ]
     found: list[str] = []

@@ -19,8 +19,7 @@ from tests.support.services import NOW
 from tests.support.typed_lake import home_typed_lake
 from tidemark import pipeline as pipeline_module
 from tidemark.console import pipelines, quality
-from tidemark.quality.check_results import BatchRef, Example, Severity
-from tidemark.quality.docs import DocsFolders, write_checks, write_index
+from tidemark.quality.check_results import Example, Severity
 from tidemark.quality.publication import PublicationDecision
 
 PAGE = "/pipelines/events/quality/report?days=1"
@@ -158,12 +157,6 @@ def test_the_report_links_to_the_plans_that_failed_or_lost_rows(
 def test_a_plan_links_to_its_checks_and_to_a_report_that_contains_it(
     lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folders = DocsFolders(home=tmp_path / "quality", pipeline="events")
-    for plan in (2, 3):
-        ref = BatchRef(pipeline="events", table="t", table_version=plan, plan_sequence=plan)
-        checked = replace(REPORT, pipeline="events", plan_sequence=plan)
-        page = write_checks(folders, ref, NOW, checked.results)
-        write_index(folders, checked, {"built_in": page})
     client = console_of(tmp_path)
     for days, report in ((366, None), (29, "?days=30"), (0, "?days=1"), (365, "?days=366")):
         for module in (pipelines, quality):
@@ -175,14 +168,26 @@ def test_a_plan_links_to_its_checks_and_to_a_report_that_contains_it(
     assert "<dt>plans</dt><dd>3</dd>" in client.get(links["Report with this plan"]).text
     listed = client.get(links["Checks by plan"]).text
     assert [row[0] for row in cells(listed) if row] == ["2", "1"]
-    assert "<h1>Built-in checks of plan 2<" in client.get(links["Data Docs of suite built_in"]).text
-    assert "Data Docs of suite built_in" not in client.get("/pipelines/events/plans/1").text
+
+
+def test_a_plan_has_all_of_its_checks_with_their_data_docs(lake: FileLake, tmp_path: Path) -> None:
+    run_at = NOW - timedelta(hours=1)
+    results = app_of(tmp_path)().pipeline("events").check_results
+    results.append(replace(REPORT, pipeline="events", plan_sequence=3, run_at=run_at))
+    suite = tmp_path / "data_docs" / "events" / "validations" / "water levels"
+    page = suite / "plan-000003" / f"{run_at:%Y%m%dT%H%M%S.%fZ}" / "rows.html"
+    page.parent.mkdir(parents=True)
+    page.write_text("<p>rules of plan 3</p>")
+    client = console_of(tmp_path)
+    shown = client.get("/pipelines/events/plans/3").text
+    assert [row for row in cells(shown) if len(row) == 5 and row[0].startswith("2026")] == [
+        ["2026-03-01 12:00:00", "warned", "1 of 4", "0", "-"],
+        ["2026-03-01 11:00:00", "passed", "0 of 1", "0", "Data Docs"],
+    ]
+    assert client.get(links_of(shown)["Data Docs"]).text == "<p>rules of plan 3</p>"
+    assert "History of checks" not in client.get("/pipelines/events/plans/1").text
     hidden = console_of(tmp_path, viewer=SomeRights(payloads=False))
-    assert "Data Docs of suite built_in" not in hidden.get("/pipelines/events/plans/2").text
-    for damaged in ("", '[{"plan": 2}]'):
-        (folders.site / "runs.json").write_text(damaged)
-        shown = client.get("/pipelines/events/plans/2")
-        assert (shown.status_code, "Checks by plan" in shown.text) == (200, True)
+    assert "Data Docs" not in links_of(hidden.get("/pipelines/events/plans/3").text)
 
 
 def links_of(page: str) -> dict[str, str]:

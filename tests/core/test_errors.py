@@ -52,6 +52,7 @@ def sample(hint: Any, name: str) -> Any:
     problem = Problem(file="a.yaml", key="topic", expected="a topic", found="nothing")
     values: dict[str, Any] = {
         "str": name,
+        "str | None": name,
         "int": 7,
         "int | None": 7,
         "bool": True,

@@ -49,7 +49,7 @@ def report(
         table_version=7,
         run_at=run_at,
         results=results,
-        data_docs="/docs/index.html",
+        data_docs=None,
     )
 
 

@@ -105,7 +105,6 @@ def test_an_older_table_gets_the_missing_columns(tmp_path: Path) -> None:
         "passed": True,
         "observed": "10",
         "expectation": "",
-        "data_docs": "",
     }
     write_deltalake(
         table,

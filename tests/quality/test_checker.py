@@ -14,7 +14,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
-import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -24,6 +23,7 @@ from tests.conftest import PROJECT
 from tests.support.quality_reports import BRONZE, report_often
 from tests.support.registry import avro_bytes, framed
 from tidemark.core.offsets import Span
+from tidemark.core.plan import PlanRef
 from tidemark.dev.samples import SAMPLES
 from tidemark.lake import row_queries
 from tidemark.lake.errors import EngineFailed
@@ -39,6 +39,7 @@ from tidemark.quality.check_results import (
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.checker import BatchChecker
 from tidemark.quality.checks import BUILT_IN_CHECKS, is_measured
+from tidemark.quality.data_docs import DataDocs
 from tidemark.quality.errors import SuiteError
 from tidemark.quality.suite import BATCH_COLUMNS
 from tidemark.quality.suite_draft import draft_suite
@@ -104,14 +105,14 @@ class Check:
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.table = str(folder / "bronze")
-        self.home = folder / "quality"
+        self.home = folder / "data_docs"
         self.suites = folder / "suites"
         self.suites.mkdir()
         self.results_table = str(folder / "results")
         self.quality = BatchChecker(
             spark=lambda: spark,
             suites=self.suites,
-            home=self.home,
+            docs=DataDocs(self.home),
             results=DeltaCheckResults(self.results_table),
         )
 
@@ -158,10 +159,10 @@ def result_of(report: QualityReport, name: str) -> CheckResult:
     return result
 
 
-def page(report: QualityReport, suite: str) -> str:
-    """Return the newest page of a suite."""
-    runs = json.loads(Path(report.data_docs).with_name("runs.json").read_text(encoding="utf-8"))
-    return (Path(report.data_docs).parent / runs[0]["pages"][suite]).read_text(encoding="utf-8")
+def page(report: QualityReport) -> str:
+    """Return the page of the rules of a suite."""
+    assert report.data_docs is not None
+    return Path(report.data_docs).read_text(encoding="utf-8")
 
 
 def jobs_of(spark: SparkSession, group: str, action: Callable[[], object]) -> int:
@@ -300,7 +301,7 @@ def test_a_draft_compares_keys_with_numbers_as_text(check: Check) -> None:
 
 
 def test_duplicate_missing_and_stray_rows_fail_the_fixed_checks(check: Check) -> None:
-    """I1: results and page contain the failures. Figures have separate tests."""
+    """I1. Figures have separate tests, and only rules on rows have a page."""
     check.land(rows(range(8)))
     version = check.land([row(5), row(10)])
     report = check(planned_range(0, 10), version=version)
@@ -310,7 +311,7 @@ def test_duplicate_missing_and_stray_rows_fail_the_fixed_checks(check: Check) ->
         "range_count_mismatches": "1 (partition 0 [0, 10): 9 records, 10 recorded)",
         "records_outside_plan": "1 (partition 0 of topic T1: 1)",
     }
-    assert "partition 0 [0, 10): 9 records, 10 recorded" in page(report, "built_in")
+    assert (report.data_docs, check.home.exists()) == (None, False)
 
 
 def test_a_plan_of_gaps_passes_checks_and_suite(check: Check) -> None:
@@ -443,7 +444,7 @@ def test_a_lost_spark_session_is_not_reported_as_a_storage_error(tmp_path: Path)
     quality = BatchChecker(
         spark=lost_session,
         suites=tmp_path,
-        home=tmp_path / "quality",
+        docs=DataDocs(tmp_path / "data_docs"),
         results=DeltaCheckResults(str(tmp_path / "results")),
     )
     ref = BatchRef(pipeline="prices", table=table, table_version=0, plan_sequence=1)
@@ -469,7 +470,7 @@ def test_unexpected_values_are_counted_and_shown_with_partition_and_offset(shipp
     assert result_of(report, "price").unexpected_count == 1
     assert result_of(report, "price").unexpected_percent == pytest.approx(100 / 19)
     assert {r.column for r in report.failed_critical()} == {"value_problem", "price"}
-    shown = " ".join(re.sub(r"<[^>]+>", " ", page(report, "prices")).split())
+    shown = " ".join(re.sub(r"<[^>]+>", " ", page(report)).split())
     assert "Unexpected Value Count partition offset not JSON 1 0 18" in shown
     assert "Unexpected Value Count partition offset -1.0 1 0 19" in shown
     assert result_of(report, "price").examples == (Example(0, 19, "-1.0"),)
@@ -490,7 +491,7 @@ def test_ten_shortened_examples_are_shown_of_many_unexpected_rows(check: Check) 
     assert [each.value for each in result.examples] == [
         f"{each.offset:03}" + "x" * 77 for each in result.examples
     ]
-    shown = page(report, "mine")
+    shown = page(report)
     assert len(set(re.findall(r"(\d{3})x{77}", shown))) == 10
     assert "x" * 78 not in shown
 
@@ -561,7 +562,7 @@ def test_a_rule_that_observes_infinity_has_a_text_and_no_figure(check: Check) ->
     assert (result_of(report, "n").observed, result_of(report, "n").value) == ("-inf", None)
     json.dumps(report.as_record(), allow_nan=False)
     check.quality.record(report)
-    assert "<html" in page(report, "mine")
+    assert "<html" in page(report)
 
 
 def test_mostly_tolerates_a_share_of_unexpected_rows(check: Check) -> None:
@@ -691,19 +692,10 @@ def test_pages_load_no_external_resources(shipped: Check) -> None:
     shipped.land([price(0), price(1, price=-1.0)])
     shipped(planned_range(0, 2), suite="prices")
     pages = list(shipped.home.rglob("*.html"))
-    assert len(pages) == 4  # runs, built-in checks, the suite, its validation
+    assert len(pages) == 2  # the suite, its validation
     for file in pages:
         text = file.read_text(encoding="utf-8")
         assert not re.search(r"<script|<link|<img|https?://", text), file
-
-
-def test_all_links_between_pages_have_a_target(shipped: Check) -> None:
-    """The links lead from the page of a pipeline to a run and back."""
-    shipped.land([price(0)])
-    shipped(planned_range(0, 1), suite="prices")
-    for file in shipped.home.rglob("*.html"):
-        for link in re.findall(r'href="([^"#]+)"', file.read_text(encoding="utf-8")):
-            assert (file.parent / link).exists(), (file, link)
 
 
 def test_markup_in_records_is_escaped_on_pages(shipped: Check) -> None:
@@ -717,33 +709,24 @@ def test_markup_in_records_is_escaped_on_pages(shipped: Check) -> None:
 
 
 def test_a_second_attempt_is_stored_beside_the_first(check: Check) -> None:
-    """Data Docs list both, the newest first. The newest is effective in the results table."""
+    """Each has its page and its results. The newest is effective."""
     check.land(rows(range(9)))
+    rule = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "offset"}}
+    suite, docs = check.suite([rule]), DataDocs(check.home)
     for minutes, records in ((0, 10), (5, 9)):
-        report = check(
-            planned_range(0, 10, records=records), run_at=NOW + timedelta(minutes=minutes)
-        )
+        run_at = NOW + timedelta(minutes=minutes)
+        report = check(planned_range(0, 10, records=records), suite=suite, run_at=run_at)
         check.quality.record(report)
-    listed = Path(report.data_docs).read_text(encoding="utf-8")
-    assert re.findall(r'class="outcome (\w+)"', listed) == ["passed", "failed"]
-    results = pa.table(DeltaTable(check.results_table).scan())
-    newest = duckdb.sql(
-        """
-        SELECT DISTINCT outcome FROM results
-        QUALIFY run_at = max(run_at) OVER (PARTITION BY pipeline, plan_sequence)
-        """
-    )
-    assert results.num_rows == 2 * len(report.results)
-    assert newest is not None
-    assert newest.fetchall() == [("passed",)]
-
-
-def test_repeating_an_attempt_replaces_its_pages(check: Check) -> None:
-    """Plan and time identify an attempt."""
-    check.land(rows(range(10)))
-    for _ in range(2):
-        report = check(planned_range(0, 10))
-    assert Path(report.data_docs).read_text(encoding="utf-8").count('class="outcome ') == 1
+        assert report.data_docs == str(docs.page("prices", 1, run_at))
+    results = DeltaCheckResults(check.results_table)
+    plan = PlanRef(pipeline="prices", sequence=1)
+    attempts = results.attempts(plan)
+    rules = len(report.results)
+    assert [(each.run_at, each.outcome, each.rules, each.failed) for each in attempts] == [
+        (run_at, CheckOutcome.PASSED, rules, 0),
+        (NOW, CheckOutcome.FAILED, rules, 1),
+    ]
+    assert CheckOutcome.of(results.checked([plan])[plan].results) is CheckOutcome.PASSED
 
 
 def test_spark_reads_recorded_results_unchanged(check: Check, spark: SparkSession) -> None:
@@ -762,7 +745,7 @@ def test_spark_reads_recorded_results_unchanged(check: Check, spark: SparkSessio
 
 
 def test_concurrent_processes_lose_no_report(tmp_path: Path) -> None:
-    """Four processes write pages and results of two pipelines."""
+    """Four processes write results of two pipelines."""
     context = multiprocessing.get_context("spawn")
     work = [
         context.Process(target=report_often, args=(tmp_path, pipeline, 10))
@@ -775,7 +758,3 @@ def test_concurrent_processes_lose_no_report(tmp_path: Path) -> None:
     assert [process.exitcode for process in work] == [0] * 4
     results = pa.table(DeltaTable(str(tmp_path / "results")).scan())
     assert results.num_rows == 40
-    sites = tmp_path / "quality" / "data_docs"
-    for pipeline in ("orders", "prices"):
-        listed = (sites / pipeline / "index.html").read_text(encoding="utf-8")
-        assert set(re.findall(r'href="(\d+)\.html"', listed)) == {str(n) for n in range(1, 11)}

@@ -21,10 +21,10 @@ from airflow.sdk import DAG
 from tidemark import option_texts
 from tidemark.airflow.alarms import deadline, raise_alarms, record_status_of_all
 from tidemark.airflow.chain import add_chain, dag_settings, form_field, timetable
-from tidemark.airflow.maintenance import maintain_shared, maintain_table, prune_pages
+from tidemark.airflow.maintenance import maintain_shared, maintain_table, prune_data_docs
 from tidemark.airflow.texts import MAINTENANCE_PAGE, STATUS_PAGE, pipelines_page
 from tidemark.app import App
-from tidemark.maintenance.rules import DEFAULT_KEEP_HOURS, DEFAULT_PAGES_RETENTION
+from tidemark.maintenance.rules import DEFAULT_DOCS_RETENTION, DEFAULT_KEEP_HOURS
 from tidemark.spec.model import PipelineSpec
 
 
@@ -81,9 +81,9 @@ def maintenance_dag() -> DAG:
                 minimum=0,
             ),
             "keep_docs_days": form_field(
-                "Retention of quality pages",
+                "Retention of Data Docs",
                 option_texts.KEEP_DOCS_DAYS,
-                default=DEFAULT_PAGES_RETENTION.days,
+                default=DEFAULT_DOCS_RETENTION.days,
                 type="integer",
                 minimum=1,
             ),
@@ -112,10 +112,10 @@ def maintenance_dag() -> DAG:
             doc_md="Maintains the tables that pipelines share, and removes old statuses.",
         )
         PythonOperator(
-            task_id="quality_docs",
-            python_callable=prune_pages,
+            task_id="data_docs",
+            python_callable=prune_data_docs,
             execution_timeout=timedelta(minutes=30),
-            doc_md="Removes old pages of quality checks. Their results stay in the results table.",
+            doc_md="Removes old Data Docs. The results of the checks stay in the results table.",
         )
     return dag
 

@@ -31,15 +31,15 @@ def maintain_shared(params: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [result_of(each) for each in outcomes.records]
 
 
-def prune_pages(params: Mapping[str, Any]) -> int:
-    """Remove old pages of quality checks. Return their number."""
-    from tidemark.quality.docs import DataDocs
+def prune_data_docs(params: Mapping[str, Any]) -> int:
+    """Remove old pages of Data Docs. Return their number."""
+    from tidemark.quality.data_docs import DataDocs
 
     with airflow_failures():
         keep, dry_run = timedelta(days=params["keep_docs_days"]), params["dry_run"]
-        docs = DataDocs(App.from_environment().layout.quality_home)
+        docs = DataDocs(App.from_environment().layout.data_docs)
         pages = docs.prune(utc_now(), keep, dry_run=dry_run)
-        log.info("quality pages pruned %s", LogFields({"pages": pages, "dry_run": dry_run}))
+        log.info("Data Docs pruned %s", LogFields({"pages": pages, "dry_run": dry_run}))
         return pages
 
 

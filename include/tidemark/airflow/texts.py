@@ -119,7 +119,7 @@ MAINTENANCE_PAGE = """\
 files that no version of the last week refers to. **control** does the same for the tables that
 pipelines share: control table, stored schemas, quality results, publication decisions, status.
 It removes statuses older than a month from the status history.
-**quality_docs** removes old pages of quality checks; their results stay.
+**data_docs** removes old Data Docs; the results of the checks stay.
 
 Runs of pipelines, backfills and readers need not stop. No row changes. Files that an open plan may
 have written stay at any age. A table that fails does not stop the others; the run fails.

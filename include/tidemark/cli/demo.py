@@ -304,7 +304,7 @@ class _Demo:
         layout = self.app.layout
         out.print(f"tables         {layout.lakehouse}")
         out.print(f"control table  {layout.control_table}")
-        out.print(f"Data Docs      {layout.quality_home}")
+        out.print(f"Data Docs      {layout.data_docs}")
         result = "failed" if self.failures else "ok"
         counted = {"produced": self.produced.total(), **self.counts}
         counts = " ".join(f"{key}={value}" for key, value in counted.items())

@@ -95,8 +95,8 @@ def check(
 ) -> None:
     """Check the records of a landed plan with the pipeline's quality suite.
 
-    Results go to the Delta table quality/results and to Data Docs. A failed critical check ends
-    with exit code 66; the data stays landed.
+    Results go to the Delta table quality/results, those of the suite's rules also to Data Docs. A
+    failed critical check ends with exit code 66; the data stays landed.
     """
     app = App.from_environment()
     spec = app.pipeline(pipeline).kafka_spec

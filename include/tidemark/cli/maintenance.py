@@ -17,7 +17,7 @@ from tidemark.cli.progress import SHORT_S, phase
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
 from tidemark.core.texts import counted
-from tidemark.maintenance.rules import DEFAULT_KEEP_HOURS, DEFAULT_PAGES_RETENTION
+from tidemark.maintenance.rules import DEFAULT_DOCS_RETENTION, DEFAULT_KEEP_HOURS
 from tidemark.pipeline import utc_now
 from tidemark.pipelines import maintain_each, result_of
 
@@ -34,14 +34,14 @@ def maintain(
     ] = DEFAULT_KEEP_HOURS,
     keep_docs_days: Annotated[
         int, typer.Option(min=1, help=option_texts.KEEP_DOCS_DAYS)
-    ] = DEFAULT_PAGES_RETENTION.days,
+    ] = DEFAULT_DOCS_RETENTION.days,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compact small files, and remove unreferenced files, old pages and old statuses.
+    """Compact small files, and remove unreferenced files, old Data Docs and old statuses.
 
-    The command maintains the tables of each pipeline, then the shared tables, then the quality
-    pages. The shared tables are the control table, the stored schemas, the quality results, the
+    The command maintains the tables of each pipeline, then the shared tables, then the
+    Data Docs. The shared tables are the control table, the stored schemas, the quality results, the
     publication decisions, the status table and its history. Statuses older than 30 days are removed
     from the history.
     Runs and readers need not stop. Files that an open plan may have written, and files of versions
@@ -57,24 +57,25 @@ def maintain(
     records = [{"table": each["pipeline"], **result_of(each)} for each in outcomes.records]
 
     def prune(_: str) -> int:
-        from tidemark.quality.docs import DataDocs
+        from tidemark.quality.data_docs import DataDocs
 
-        keep_pages = timedelta(days=keep_docs_days)
-        return DataDocs(app.layout.quality_home).prune(utc_now(), keep_pages, dry_run=dry_run)
+        keep_docs = timedelta(days=keep_docs_days)
+        return DataDocs(app.layout.data_docs).prune(utc_now(), keep_docs, dry_run=dry_run)
 
-    pages = result_or_error("quality pages", prune)
+    pages = result_or_error("Data Docs", prune)
     if isinstance(pages, TidemarkError):
-        outcomes.add("quality pages", pages)
+        outcomes.add("Data Docs", pages)
     if as_json:
         removed = {"pages_removed": pages} if isinstance(pages, int) else pages.as_record()
-        print_json({"tables": records, "quality_pages": removed})
+        print_json({"tables": records, "data_docs": removed})
     else:
         columns = ("table", "files", "files after", "files removed", "bytes freed", "outcome")
         print_table("Tables", columns, [_row(record) for record in records])
         for failed in (each for each in outcomes.records if "error" in each):
             print_error_record(failed)
         if isinstance(pages, int):
-            out.print(f"{counted(pages, 'quality page')} {'would be ' if dry_run else ''}removed")
+            verb = "would be removed" if dry_run else "removed"
+            out.print(f"{counted(pages, 'page')} of Data Docs {verb}")
         if dry_run:
             out.print("dry run: nothing was written")
     exit_with(outcomes)

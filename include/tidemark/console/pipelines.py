@@ -21,7 +21,7 @@ from tidemark.console.home import RecordedStatus
 from tidemark.console.newest import Newest
 from tidemark.console.observer import STATUS_WAIT_S
 from tidemark.console.plan_details import plan_details, publication_statuses
-from tidemark.console.quality import check_pages, report_days
+from tidemark.console.quality import attempts, report_days
 from tidemark.console.recorded_lags import OVERVIEW, Period, highest_lags, state_start
 from tidemark.console.runs import run_of
 from tidemark.core.errors import TidemarkError
@@ -304,7 +304,7 @@ def plan(context: PageContext, name: str, sequence: int) -> Page:
         spec=pipeline.spec,
         details=details,
         suite_error=context.suite_error(pipeline) if details.checked else None,
-        check_pages=check_pages(context, name, sequence),
+        attempts=attempts(context, pipeline, entries[0].record.plan.ref) if details.checked else (),
         report_days=report_days(entries[0].landed_at, utc_now()),
         run_of=run_of,
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
@@ -12,10 +12,11 @@ from tidemark.console.context import PLANS_PER_PAGE, Page, PageContext
 from tidemark.console.plan_details import publication_statuses
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
+from tidemark.core.plan import PlanRef
 from tidemark.pipeline import Pipeline, utc_now
-from tidemark.quality.check_results import CheckResult
+from tidemark.quality.check_results import CheckAttempt, CheckResult
 from tidemark.quality.checks import BUILT_IN_CHECKS
-from tidemark.quality.docs import DocsFolders, listed_runs
+from tidemark.quality.data_docs import DataDocs
 from tidemark.report.page import report_values
 from tidemark.typed.quarantine_record import QuarantinedRecord
 
@@ -25,6 +26,19 @@ MOST_REASONS = 20
 """Reasons in the totals of the quarantine."""
 MOST_DAYS = 366
 """Longest period of a report on a page, in days."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One attempt to check a plan.
+
+    Attributes:
+        attempt: The attempt.
+        docs: Address of its page in Data Docs; None without a page or without the right to it.
+    """
+
+    attempt: CheckAttempt
+    docs: str | None
 
 
 def checks(context: PageContext, name: str, before: int | None) -> Page:
@@ -44,7 +58,6 @@ def checks(context: PageContext, name: str, before: int | None) -> Page:
         suite_error=context.suite_error(pipeline),
         statuses=publication_statuses(pipeline, entries),
         older=numbers[-1] if numbers else 1,
-        docs=docs_address(context, name),
     )
 
 
@@ -118,28 +131,20 @@ def _quarantined(
     return records, quarantine.reasons(MOST_REASONS) if records else {}
 
 
-def check_pages(context: PageContext, name: str, sequence: int) -> Mapping[str, str]:
-    """Return the addresses of the pages of a plan's newest check, by suite.
-
-    A damaged list of pages has none: pages are copies of the tables.
-    """
-
-    def listed(name: str) -> Mapping[str, str]:
-        runs = listed_runs(_site(context, name))
-        return next((dict(run["pages"]) for run in runs if run["plan"] == sequence), {})
-
-    pages = result_or_error(name, listed)
-    if isinstance(pages, TidemarkError):
-        return {}
-    found = {suite: docs_address(context, name, page) for suite, page in pages.items()}
-    return {suite: address for suite, address in found.items() if address}
-
-
-def docs_address(context: PageContext, name: str, path: str = "index.html") -> str | None:
-    """Return the address of a page of the pipeline's Data Docs; None if `data_docs` has no file."""
-    if data_docs(context, name, path) is None:
-        return None
-    return f"{context.link('pipelines', name, 'quality')}/docs/{quote(path)}"
+def attempts(context: PageContext, pipeline: Pipeline, plan: PlanRef) -> Sequence[Attempt]:
+    """Return all attempts to check a plan, newest first, with their Data Docs."""
+    docs = DataDocs(context.home.app.layout.data_docs)
+    site = docs.site(pipeline.name)
+    may_read = context.viewer.may_read_payloads(pipeline.spec)
+    found = []
+    for attempt in pipeline.check_results.attempts(plan):
+        page = docs.page(pipeline.name, plan.sequence, attempt.run_at) if may_read else None
+        address = None
+        if page is not None:
+            path = quote(page.relative_to(site).as_posix())
+            address = f"{context.link('pipelines', pipeline.name, 'quality')}/docs/{path}"
+        found.append(Attempt(attempt=attempt, docs=address))
+    return found
 
 
 def data_docs(context: PageContext, name: str, path: str) -> Path | None:
@@ -150,14 +155,10 @@ def data_docs(context: PageContext, name: str, path: str) -> Path | None:
     pipeline = context.pipeline(name)
     if not context.viewer.may_read_payloads(pipeline.spec):
         return None
-    site = _site(context, name).resolve()
+    site = DataDocs(context.home.app.layout.data_docs).site(name).resolve()
     try:
         file = (site / path).resolve()
         return file if file.is_relative_to(site) and file.is_file() else None
     except (OSError, ValueError):
         # No file can have this name: it is too long, or has a null character.
         return None
-
-
-def _site(context: PageContext, name: str) -> Path:
-    return DocsFolders(home=context.home.app.layout.quality_home, pipeline=name).site

@@ -17,8 +17,7 @@ from tidemark.core.cluster import Setting
 from tidemark.core.texts import counted, format_duration
 from tidemark.core.visible_text import visible
 from tidemark.quality.checks import is_measured
-from tidemark.quality.docs import TEMPLATES
-from tidemark.quality.html_templates import html_environment
+from tidemark.quality.html_templates import TEMPLATES, html_environment
 from tidemark.report.owner_report import outcome_of
 from tidemark.report.page import minute
 

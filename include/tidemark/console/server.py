@@ -33,7 +33,7 @@ from tidemark.console.records import RecordPlace
 from tidemark.console.rendering import STATIC, render
 from tidemark.core.errors import ExitCode, TidemarkError, Unforeseen
 from tidemark.pipeline import utc_now
-from tidemark.quality.docs import TEMPLATES
+from tidemark.quality.html_templates import TEMPLATES
 from tidemark.report.errors import PageTimeout
 from tidemark.report.metrics import CONTENT_TYPE
 from tidemark.spec.errors import UnknownPipeline
@@ -254,9 +254,7 @@ class _Console:
 
     async def docs(self, request: Request, name: str, path: str) -> Response:
         """A page of the pipeline's Data Docs, whose styles are inline."""
-        file = await self._pages.run(
-            lambda: quality.data_docs(self._context(request), name, path or "index.html")
-        )
+        file = await self._pages.run(lambda: quality.data_docs(self._context(request), name, path))
         if file is None:
             raise HTTPException(404)
         return FileResponse(file, headers={"content-security-policy": DATA_DOCS_POLICY})

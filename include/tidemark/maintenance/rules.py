@@ -16,7 +16,7 @@ DEFAULT_RETENTION = timedelta(days=7)
 """
 DEFAULT_KEEP_HOURS = DEFAULT_RETENTION // timedelta(hours=1)
 """`DEFAULT_RETENTION` in hours, for options and forms."""
-DEFAULT_PAGES_RETENTION = timedelta(days=90)
+DEFAULT_DOCS_RETENTION = timedelta(days=90)
 """The retention of pages of quality checks; the check results have no retention."""
 
 

@@ -182,7 +182,7 @@ class QualityReport:
         kind: Kind of the plan.
         run_at: Time of the attempt; the newest attempt of a plan is effective.
         results: Results of built-in checks, then of the suite's rules in the order of its file.
-        data_docs: Path of the pipeline's start page in Data Docs.
+        data_docs: Path of the attempt's page in Data Docs; None without rules on rows.
     """
 
     pipeline: str
@@ -190,7 +190,7 @@ class QualityReport:
     table_version: int
     run_at: datetime
     results: tuple[CheckResult, ...]
-    data_docs: str
+    data_docs: str | None
     kind: PlanKind = PlanKind.LIVE
 
     def __post_init__(self) -> None:
@@ -214,6 +214,25 @@ class QualityReport:
         """Return the report as plain values, for `--json`."""
         plan, outcome = self.plan_sequence, self.outcome
         return record_of(self, without=["plan_sequence"], plan=plan, outcome=outcome)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckAttempt:
+    """One attempt to check a plan.
+
+    Attributes:
+        run_at: Time of the attempt.
+        outcome: Outcome of all results.
+        table_version: Version of the data table that was read.
+        rules: Number of results.
+        failed: Number of failed ones.
+    """
+
+    run_at: datetime
+    outcome: CheckOutcome
+    table_version: int
+    rules: int
+    failed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

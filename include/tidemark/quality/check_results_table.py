@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -15,7 +15,9 @@ from tidemark.lake.shared_tables import append_shared
 from tidemark.lake.table_io import any_of_plans, open_if_exists, query_rows
 from tidemark.quality.check_results import (
     BatchRef,
+    CheckAttempt,
     CheckedPlan,
+    CheckOutcome,
     CheckResult,
     Example,
     QualityReport,
@@ -41,7 +43,6 @@ SCHEMA = pa.schema(
         pa.field("unexpected_percent", pa.float64()),
         pa.field("value", pa.float64()),
         pa.field("kind", pa.string()),
-        pa.field("data_docs", pa.string(), nullable=False),
         pa.field("examples", pa.list_(_EXAMPLE)),
     ]
 )
@@ -117,6 +118,14 @@ class DeltaCheckResults:
             for plan, rows in by_plan.items()
         }
 
+    def attempts(self, plan: PlanRef) -> Sequence[CheckAttempt]:
+        """Return all attempts to check a plan, newest first."""
+        results = open_if_exists(self._uri)
+        if results is None:
+            return ()
+        rows = query_rows(results, _ATTEMPTS.format(plan=any_of_plans([plan])))
+        return [CheckAttempt(**{**row, "outcome": CheckOutcome(row["outcome"])}) for row in rows]
+
 
 _EARLIER = """
     SELECT "check", value
@@ -140,6 +149,12 @@ _CHECKED = """
     WHERE attempt = 1 ORDER BY pipeline, plan_sequence, position
 """
 
+_ATTEMPTS = """
+    SELECT run_at, outcome, table_version,
+           count(*) AS rules, sum(CASE WHEN passed THEN 0 ELSE 1 END) AS failed
+    FROM t WHERE {plan} GROUP BY run_at, outcome, table_version ORDER BY run_at DESC
+"""
+
 
 def _result(row: dict[str, Any]) -> CheckResult:
     # Older tables lack some columns.
@@ -150,7 +165,7 @@ def _result(row: dict[str, Any]) -> CheckResult:
 
 
 def _rows(report: QualityReport) -> pa.Table:
-    shared = record_of(report, without=["results", "run_at"], outcome=report.outcome)
+    shared = record_of(report, without=["results", "run_at", "data_docs"], outcome=report.outcome)
     rows = [
         {
             **shared,

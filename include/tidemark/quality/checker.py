@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -17,7 +16,7 @@ from tidemark.lake.local_files import translate_os_errors
 from tidemark.quality.check_results import BatchRef, CheckResult, QualityReport, RecordedRange
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.checks import figures
-from tidemark.quality.docs import DocsFolders, write_checks, write_index
+from tidemark.quality.data_docs import DataDocs
 from tidemark.quality.drift import MAX_HISTORY, drifts
 from tidemark.quality.range_figures import range_figures
 from tidemark.quality.suite import BUILT_IN_SUITE, Suite, load_suite
@@ -35,7 +34,7 @@ class BatchChecker:
 
     Imports Spark and Great Expectations only for a suite with rules or columns. A process checks
     one batch at a time, because Great Expectations has global state. Several processes can check
-    concurrently. Processes of one pipeline write its pages one after the other.
+    concurrently. Processes of one pipeline write its Data Docs one after the other.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class BatchChecker:
         *,
         spark: Callable[[], SparkSession],
         suites: Path,
-        home: Path,
+        docs: DataDocs,
         results: DeltaCheckResults,
     ) -> None:
         """Create the checker. Opens and starts nothing.
@@ -51,12 +50,12 @@ class BatchChecker:
         Args:
             spark: Returns the session that reads batches; called when a check needs it.
             suites: Folder of suite files.
-            home: Folder of Data Docs.
+            docs: The Data Docs of rules on rows.
             results: The results table.
         """
         self._spark = spark
         self._suites = suites
-        self._home = home
+        self._docs = docs
         self._results = results
 
     def check(
@@ -67,7 +66,7 @@ class BatchChecker:
         run_at: datetime,
         removed: Collection[int] = (),
     ) -> QualityReport:
-        """Check a batch and write its quality pages. `record` writes the results table.
+        """Check a batch and write its Data Docs. `record` writes the results table.
 
         Args:
             ref: The batch.
@@ -82,11 +81,10 @@ class BatchChecker:
             StorageFailure: A table cannot be read, or a page cannot be written.
         """
         loaded = BUILT_IN_SUITE if suite is None else load_suite(self._suites / f"{suite}.json")
-        folders = DocsFolders(home=self._home, pipeline=ref.pipeline)
         if loaded.expectations:
             import_ahead()
         results = self._built_in_results(ref, expected, loaded, removed)
-        row_results, publish = self._row_results(ref, loaded, folders, run_at)
+        row_results, page = self._row_results(ref, loaded, run_at)
         report = QualityReport(
             pipeline=ref.pipeline,
             plan_sequence=ref.plan_sequence,
@@ -94,11 +92,8 @@ class BatchChecker:
             kind=ref.kind,
             run_at=run_at,
             results=(*results, *row_results),
-            data_docs=str(folders.index),
+            data_docs=None if page is None else str(page),
         )
-        with _writing_pages(folders), folders.locked():
-            pages = {BUILT_IN_SUITE.name: write_checks(folders, ref, run_at, results), **publish()}
-            write_index(folders, report, pages)
         log.info(
             "checked pipeline=%s plan=%d table_version=%d outcome=%s checks=%d",
             ref.pipeline,
@@ -126,23 +121,27 @@ class BatchChecker:
         return [check.result(measured[check.name]) for check in suite.checks.values()]
 
     def _row_results(
-        self, ref: BatchRef, suite: Suite, folders: DocsFolders, run_at: datetime
-    ) -> tuple[list[CheckResult], Callable[[], Mapping[str, Path]]]:
-        """Return the results of rules on rows, and a function that writes their pages."""
+        self, ref: BatchRef, suite: Suite, run_at: datetime
+    ) -> tuple[list[CheckResult], Path | None]:
+        """Return the results of rules on rows, and their page in Data Docs; None without rules."""
         if not (suite.expectations or suite.columns):
-            return [], dict
+            return [], None
         # The imports of Great Expectations and Spark take seconds.
         from tidemark.quality.gx import batches, validation
         from tidemark.quality.gx.context import open_context, publish
 
         rows = batches.with_columns(batches.read_batch(self._spark(), ref), suite)
         if not suite.expectations:
-            return [], dict
-        with _writing_pages(folders):
-            context = open_context(folders.site)
+            return [], None
+        with self._writing(ref.pipeline):
+            context = open_context(self._docs.site(ref.pipeline))
         validated = validation.validate_rows(context, ref.pipeline, suite, rows)
-        results = validation.row_results(suite, validated)
-        return results, partial(publish, context, validated, ref, run_at)
+        with self._writing(ref.pipeline), self._docs.locked(ref.pipeline):
+            page = publish(context, validated, ref, run_at)
+        return validation.row_results(suite, validated), page
+
+    def _writing(self, pipeline: str) -> AbstractContextManager[None]:
+        return translate_os_errors(self._docs.site(pipeline), "writing the Data Docs")
 
     def record(self, report: QualityReport) -> None:
         """Append a report to the results table, as a new attempt."""
@@ -167,7 +166,3 @@ def _import() -> None:
     # The thread that needs the module repeats the import and gets the error.
     with suppress(Exception):
         import_module("tidemark.quality.gx.validation")
-
-
-def _writing_pages(folders: DocsFolders) -> AbstractContextManager[None]:
-    return translate_os_errors(folders.site, "writing the quality pages")

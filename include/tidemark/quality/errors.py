@@ -26,14 +26,20 @@ class QualityFailed(TidemarkError):
     pipeline: str
     sequence: int
     failed: tuple[str, ...]
-    data_docs: str
+    data_docs: str | None
 
     problem = "Critical checks failed on plan {sequence} of pipeline '{pipeline}': {failed}."
     fix = (
-        "Open the report at {data_docs}. The rows stay in the table and are not published. Fix "
-        "the cause and run `tidemark check {pipeline} --plan {sequence}`, or publish the plan "
-        "unchanged with `tidemark publication release {pipeline} --plan {sequence} --reason TEXT`."
+        "`tidemark report {pipeline}` shows the failed rules{pages}. The rows stay in the table "
+        "and are not published. Fix the cause and run `tidemark check {pipeline} --plan "
+        "{sequence}`, or publish the plan unchanged with `tidemark publication release {pipeline} "
+        "--plan {sequence} --reason TEXT`."
     )
+
+    @property
+    def pages(self) -> str:
+        """The page of the suite's rules in parentheses; empty without one."""
+        return f" (Data Docs: {self.data_docs})" if self.data_docs else ""
 
 
 @dataclass(kw_only=True, eq=False)

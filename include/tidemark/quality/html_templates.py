@@ -10,6 +10,9 @@ from markupsafe import Markup
 
 from tidemark.core.visible_text import visible
 
+TEMPLATES = Path(__file__).parent / "templates"
+"""Templates of the report and of Data Docs, and the style sheet of all pages."""
+
 
 def html_environment(*folders: Path) -> jinja2.Environment:
     """Return an environment for the templates of some folders.

@@ -19,10 +19,9 @@ from tidemark.core.texts import counted
 from tidemark.lake.local_files import replace_text, translate_os_errors
 from tidemark.quality.check_results import Severity
 from tidemark.quality.checks import figure_text, observed_text
-from tidemark.quality.docs import TEMPLATES, drift_line
-from tidemark.quality.html_templates import html_environment
+from tidemark.quality.html_templates import TEMPLATES, html_environment
 from tidemark.quality.publication import PublicationStatus
-from tidemark.report.owner_report import PipelineReport, RuleOutcome
+from tidemark.report.owner_report import PipelineReport, RuleOutcome, RuleSummary
 
 _WIDTH, _HEIGHT = 1000, 100
 """Size of the coordinates of a chart, which the page stretches to its own width."""
@@ -100,7 +99,7 @@ def report_values(
             outcome: [rule for rule in rules if rule.outcome is outcome] for outcome in RuleOutcome
         },
         "drift": folded,
-        "drift_line": drift_line(sum(bool(rule.measured_plans) for rule in folded), len(folded)),
+        "drift_line": drift_line(folded),
         "observation": observed_text,
         "records": certificate.total("records"),
         "gaps": certificate.total("gaps"),
@@ -110,6 +109,16 @@ def report_values(
         "trends": trends,
         "constants": constants,
     }
+
+
+def drift_line(rules: Sequence[RuleSummary]) -> str:
+    """Return a line about drift rules that no plan failed."""
+    usual = sum(bool(rule.measured_plans) for rule in rules)
+    if not usual:
+        return "Drift: not enough history"
+    others = f", {len(rules) - usual} not compared" if len(rules) > usual else ""
+    spread = "measures within their" if usual > 1 else "measure within its"
+    return f"Drift: {usual} {spread} usual spread{others}"
 
 
 def minute(time: datetime) -> str:

@@ -103,7 +103,7 @@ class Layout:
         """Folders of Tidemark's own tables and files; a pipeline's table must be elsewhere."""
         in_home = (self.broker, self.spark, self.spark_warehouse, self.airflow, self.logs)
         in_project = (self.specs.parent, self.jobs, self.dags, self.jvm)
-        files = map(str, (*in_home, self.quality_home, *in_project))
+        files = map(str, (*in_home, self.data_docs, *in_project))
         return f"{self.lakehouse}/control", f"{self.lakehouse}/quality", *files
 
     @property
@@ -137,9 +137,9 @@ class Layout:
         return f"{self.lakehouse}/quality/publication"
 
     @property
-    def quality_home(self) -> Path:
-        """Data Docs."""
-        return self.home / "quality"
+    def data_docs(self) -> Path:
+        """Pages of Great Expectations, a folder for each pipeline."""
+        return self.home / "data_docs"
 
     def data_table(self, target: str) -> str:
         """Return the location of a spec's `target`; relative paths are below the lakehouse."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from tidemark.quality.check_results import BatchRef
+from tidemark.quality.data_docs import run_name
 
 # The library reads this variable during its import.
 os.environ["GX_ANALYTICS_ENABLED"] = "False"
@@ -62,7 +63,7 @@ def publish(
     result: gx.core.ExpectationSuiteValidationResult,
     ref: BatchRef,
     run_at: datetime,
-) -> dict[str, Path]:
+) -> Path:
     """Write the pages of a suite and of its validation. Replaces pages of the same run.
 
     Args:
@@ -72,9 +73,9 @@ def publish(
         run_at: Time of the run.
 
     Returns:
-        The page of the validation, by the name of its suite.
+        The page of the validation.
     """
-    run = gx.RunIdentifier(run_name=f"plan-{ref.plan_sequence:06d}", run_time=run_at)
+    run = gx.RunIdentifier(run_name=run_name(ref.plan_sequence), run_time=run_at)
     suite = ExpectationSuiteIdentifier(name=result.suite_name)
     validation = ValidationResultIdentifier(
         expectation_suite_identifier=suite, run_id=run, batch_identifier=result.batch_id
@@ -96,12 +97,6 @@ def publish(
         expectation_suite_identifier=suite,
     )
     context.build_data_docs(site_names=[_SITE], resource_identifiers=[suite, validation])
-    return {suite.name: _page(context, validation)}
-
-
-def _page(
-    context: gx.data_context.EphemeralDataContext, validation: ValidationResultIdentifier
-) -> Path:
     (site,) = context.get_docs_sites_urls(
         resource_identifier=validation, site_name=_SITE, only_if_exists=True
     )

@@ -17,14 +17,14 @@ import jinja2
 import markupsafe
 from great_expectations.render.renderer.site_builder import SiteBuilder
 
-from tidemark.quality.docs import TEMPLATES
+from tidemark.quality.html_templates import TEMPLATES
 
 _COMPILED = jinja2.FileSystemBytecodeCache()
 """Cache of compiled templates, in a temporary folder that only this user can write."""
 
 
 class OfflineSiteBuilder(SiteBuilder):  # type: ignore[misc]  # the library ships no types
-    """Builds pages of suites and validations. `docs.write_index` writes the start pages."""
+    """Builds pages of suites and validations, and no index."""
 
     def __init__(
         self,
