@@ -77,7 +77,16 @@ class Gate:
 
 
 @dataclass(eq=False)
-class _Connection:
+class Connection:
+    """A connection of a client and its connection to the server.
+
+    Attributes:
+        client: Socket of the client.
+        server: Socket of the server.
+        requests: Kafka's api key of each unanswered request, by correlation id.
+        gone: Whether one side has closed.
+    """
+
     client: socket.socket
     server: socket.socket
     requests: dict[int, int] = field(default_factory=dict)
@@ -103,7 +112,7 @@ class Proxy:
         self._changed = threading.Condition()
         self._gate: Gate | None = None
         self._rate: int | None = None
-        self._open: set[_Connection] = set()
+        self._open: set[Connection] = set()
         self._threads: list[threading.Thread] = []
         self._stopped = False
         self._listening = socket.create_server((HOST, 0))
@@ -175,7 +184,7 @@ class Proxy:
                 client.close()
                 continue
             server.settimeout(None)
-            connection = _Connection(client, server)
+            connection = Connection(client, server)
             with self._changed:
                 self.accepted += 1
                 self._open.add(connection)
@@ -183,7 +192,7 @@ class Proxy:
                     self._drop(connection)
             self._run(self._pump, connection)
 
-    def _pump(self, connection: _Connection) -> None:
+    def _pump(self, connection: Connection) -> None:
         """Forward answers in this thread and requests in another, until one side closes."""
         requests = threading.Thread(
             target=self._until_gone, args=(connection, self._request), daemon=True
@@ -196,41 +205,41 @@ class Proxy:
         with self._changed:
             self._open.discard(connection)
 
-    def _until_gone(self, connection: _Connection, pass_one: Callable[[_Connection], None]) -> None:
+    def _until_gone(self, connection: Connection, pass_one: Callable[[Connection], None]) -> None:
         with suppress(OSError, EOFError):
             while True:
                 pass_one(connection)
         with self._changed:
             self._drop(connection)
 
-    def _drop(self, connection: _Connection) -> None:
+    def _drop(self, connection: Connection) -> None:
         connection.gone = True
         for side in (connection.client, connection.server):
             with suppress(OSError):
                 side.shutdown(socket.SHUT_RDWR)
         self._changed.notify_all()
 
-    def _request(self, connection: _Connection) -> None:
+    def _request(self, connection: Connection) -> None:
         """Forward a request (Kafka protocol guide, "Headers")."""
-        head = _exactly(connection.client, 12)
+        head = exactly(connection.client, 12)
         size, api_key, _, correlation = struct.unpack(">ihhi", head)
         connection.requests[correlation] = api_key
         connection.server.sendall(head)
-        for part in _parts(connection.client, size - 8):
+        for part in parts(connection.client, size - 8):
             connection.server.sendall(part)
 
-    def _answer(self, connection: _Connection) -> None:
-        head = _exactly(connection.server, 8)
+    def _answer(self, connection: Connection) -> None:
+        head = exactly(connection.server, 8)
         size, correlation = struct.unpack(">ii", head)
         fetch = connection.requests.pop(correlation, None) == _FETCH
         self._pass_on(connection, head, fetch)
-        for part in _parts(connection.server, size - 4):
+        for part in parts(connection.server, size - 4):
             self._pass_on(connection, part, fetch)
 
-    def _has_news(self, connection: _Connection, rate: int) -> bool:
+    def _has_news(self, connection: Connection, rate: int) -> bool:
         return connection.gone or self._rate != rate
 
-    def _pass_on(self, connection: _Connection, data: bytes, fetch: bool) -> None:
+    def _pass_on(self, connection: Connection, data: bytes, fetch: bool) -> None:
         while data:
             gate, rate = self._gate, self._rate
             wanted = len(data) if rate is None else min(len(data), max(1, rate // 20))
@@ -248,14 +257,16 @@ class Proxy:
                     )
 
 
-def _exactly(side: socket.socket, count: int) -> bytes:
+def exactly(side: socket.socket, count: int) -> bytes:
+    """Read some bytes; raise EOFError if the connection closes before."""
     data = side.recv(count, socket.MSG_WAITALL)
     if len(data) < count:
         raise EOFError
     return data
 
 
-def _parts(side: socket.socket, count: int) -> Iterator[bytes]:
+def parts(side: socket.socket, count: int) -> Iterator[bytes]:
+    """Read some bytes, in parts as they arrive; raise EOFError if the connection closes before."""
     while count:
         data = side.recv(min(count, _CHUNK))
         if not data:

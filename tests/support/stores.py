@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import URLError
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from tests.support.waiting import wait_until
@@ -42,8 +43,10 @@ class Store:
 
     def put(self, uri: str, content: bytes) -> None:
         """Store an object, without a condition."""
-        url = f"{self.environ['AWS_ENDPOINT_URL']}/{uri.removeprefix('s3://')}"
-        with urlopen(Request(url, data=content, method="PUT"), timeout=30):
+        url = f"{self.environ['AWS_ENDPOINT_URL']}/{quote(uri.removeprefix('s3://'))}"
+        # Without a type, urllib sends the type of a form, which moto tries to parse.
+        headers = {"Content-Type": "application/octet-stream"}
+        with urlopen(Request(url, data=content, headers=headers, method="PUT"), timeout=30):
             pass
 
 

@@ -1,0 +1,219 @@
+"""A proxy before an object store that counts requests, by table and by what they touch.
+
+with RequestCounter(port) as counter:
+    counter.delay(0.03)
+    counter.take()
+    ...
+    print(counter.take()[Request("bronze", "log GET")])
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection as Pipe
+from typing import Any, NamedTuple, Self
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.support.proxy import Connection, Proxy, exactly, parts
+
+_TABLES = {
+    "/control/offset_ranges/": "control",
+    "/control/status": "status",
+    "/control/schemas/": "schemas",
+    "/quality/results/": "results",
+    "/quality/publication/": "publication",
+    "/bronze/": "bronze",
+    "_quarantine/": "quarantine",
+    "_latest/": "upsert",
+    "/silver/": "typed",
+}
+"""Tables by a part of their objects' names. The first part that fits decides."""
+_LENGTH = re.compile(rb"^content-length: *(\d+)", re.IGNORECASE | re.MULTILINE)
+_CHUNKED = re.compile(rb"^transfer-encoding: *chunked", re.IGNORECASE | re.MULTILINE)
+
+
+class Request(NamedTuple):
+    """The table and the object that a request touches.
+
+    Attributes:
+        table: The table, such as `bronze`; `other` for objects outside all tables.
+        kind: The kind of object with the method, such as `log GET`.
+    """
+
+    table: str
+    kind: str
+
+
+Requests = Counter[Request]
+"""Numbers of requests."""
+
+
+def request_of(method: str, target: str) -> Request:
+    """Return what a request of S3 touches, by its method and its target."""
+    address = urlsplit(target)
+    query = parse_qs(address.query, keep_blank_values=True)
+    lists = method == "GET" and ("list-type" in query or "prefix" in query)
+    name = unquote(address.path) + ("/" + query.get("prefix", [""])[0] + "/" if lists else "")
+    table = next((each for part, each in _TABLES.items() if part in name), "other")
+    return Request(table, _kind(method, name, lists=lists))
+
+
+def _kind(method: str, name: str, *, lists: bool) -> str:
+    if "/_delta_log/" not in name:
+        return "data LIST" if lists else f"data {method}"
+    if lists:
+        return "log LIST"
+    if name.endswith("/_last_checkpoint"):
+        return f"_last_checkpoint {method}"
+    return f"checkpoint {method}" if ".checkpoint." in name else f"log {method}"
+
+
+class _CountingProxy(Proxy):
+    """Counts and delays the HTTP requests to one port of this machine.
+
+    Attributes:
+        delay_s: Seconds that each request waits before it is passed on.
+        counts: Requests so far.
+        is_paused: Whether requests are neither counted nor delayed.
+    """
+
+    def __init__(self, target_port: int) -> None:
+        super().__init__(target_port)
+        self.delay_s = 0.0
+        self.counts = Requests()
+        self.is_paused = False
+
+    def take(self) -> Requests:
+        """Return the counts, and start again from 0."""
+        with self._changed:
+            counts, self.counts = self.counts, Requests()
+        return counts
+
+    def _request(self, connection: Connection) -> None:
+        """Forward a request (RFC 9112). A client may wait for `100 Continue` before the body."""
+        head = bytearray()
+        while not head.endswith(b"\r\n\r\n"):
+            head += _line(connection.client)
+        method, target, _ = head.decode("latin-1").split(" ", 2)
+        self._count(request_of(method, target))
+        connection.server.sendall(head)
+        if _CHUNKED.search(head):
+            self._forward_chunks(connection)
+        elif length := _LENGTH.search(head):
+            for part in parts(connection.client, int(length[1])):
+                connection.server.sendall(part)
+
+    def _count(self, request: Request) -> None:
+        if self.is_paused:
+            return
+        with self._changed:
+            self.counts[request] += 1
+        if self.delay_s:
+            time.sleep(self.delay_s)
+
+    @staticmethod
+    def _forward_chunks(connection: Connection) -> None:
+        while True:
+            line = _line(connection.client)
+            connection.server.sendall(line)
+            size = int(line.split(b";")[0], 16)
+            # After the last chunk come trailers, up to an empty line.
+            while size == 0 and line != b"\r\n":
+                line = _line(connection.client)
+                connection.server.sendall(line)
+            if size == 0:
+                return
+            connection.server.sendall(exactly(connection.client, size + 2))
+
+    def _answer(self, connection: Connection) -> None:
+        data = connection.server.recv(64 * 1024)
+        if not data:
+            raise EOFError
+        connection.client.sendall(data)
+
+
+def _line(side: socket.socket) -> bytes:
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        # Peek, to take no byte of the body.
+        seen = side.recv(8192, socket.MSG_PEEK)
+        if not seen:
+            raise EOFError
+        end = seen.find(b"\n")
+        line += exactly(side, len(seen) if end < 0 else end + 1)
+    return bytes(line)
+
+
+def _serve(target_port: int, commands: Pipe) -> None:
+    """Run a proxy, and answer commands until the other end of the pipe closes."""
+    with _CountingProxy(target_port) as proxy:
+        commands.send(proxy.port)
+        with suppress(EOFError):
+            while True:
+                name, value = commands.recv()
+                if name == "take":
+                    commands.send(proxy.take())
+                else:
+                    setattr(proxy, name, value)
+                    commands.send(None)
+
+
+class RequestCounter:
+    """A proxy that counts requests, in a process of its own. A thread-safe context manager.
+
+    Some functions of delta-rs keep Python's lock while they wait for the store. A proxy in the same
+    process could not forward their requests.
+
+    Args:
+        target_port: Port of the store.
+
+    Attributes:
+        port: Port for clients.
+    """
+
+    def __init__(self, target_port: int) -> None:
+        # A test process has threads, so it cannot fork.
+        spawn = multiprocessing.get_context("spawn")
+        self._commands, other = spawn.Pipe()
+        self._process = spawn.Process(target=_serve, args=(target_port, other), daemon=True)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        self._process.start()
+        self.port = int(self._commands.recv())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._commands.close()
+        self._process.terminate()
+        self._process.join(30)
+
+    def delay(self, seconds: float) -> None:
+        """Let each later request wait for some seconds before it is passed on."""
+        self._ask("delay_s", seconds)
+
+    def take(self) -> Requests:
+        """Return the requests since the last call."""
+        taken: Requests = self._ask("take", None)
+        return taken
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Neither count nor delay the requests of this block, in all threads."""
+        self._ask("is_paused", True)
+        try:
+            yield
+        finally:
+            self._ask("is_paused", False)
+
+    def _ask(self, name: str, value: object) -> Any:
+        with self._lock:
+            self._commands.send((name, value))
+            return self._commands.recv()

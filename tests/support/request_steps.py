@@ -1,0 +1,91 @@
+"""The steps whose requests are counted: 300 records of three partitions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.request_counts import RequestCounter, Requests
+from tests.support.store_home import NEXT_PLAN, PIPELINE, StoreHome
+from tests.support.stores import honouring_store
+
+RECORDS = 300
+STEPS = ("plan_of_nothing", "idle_run", "status", "plan", "ingest", "check", "run")
+"""The steps, in the order in which they run."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """The cost of a step.
+
+    Attributes:
+        seconds: Its time, without Spark.
+        requests: Its requests.
+    """
+
+    seconds: float
+    requests: Requests
+
+
+@contextmanager
+def counted_home(folder: Path) -> Iterator[tuple[StoreHome, RequestCounter]]:
+    """Start a store and the proxy before it, and prepare the tables of a home."""
+    with honouring_store(folder / "store") as store:
+        port = int(store.environ["AWS_ENDPOINT_URL"].rpartition(":")[2])
+        with RequestCounter(port) as counter:
+            home = StoreHome(folder / "home", store, counter)
+            with home.opened():
+                yield home, counter
+
+
+def measure_steps(
+    home: StoreHome, counter: RequestCounter, place: Callable[[str], None]
+) -> Mapping[str, StepCost]:
+    """Run each step but the whole run once, as separate commands, and return its cost.
+
+    Args:
+        home: The home, prepared for the place `steps`.
+        counter: Counts the requests.
+        place: Makes commands use the tables of a place.
+    """
+    place("steps")
+    idle = {
+        step: _measured(home, counter, command)
+        for step, command in (
+            ("plan_of_nothing", "plan"),
+            ("idle_run", "run"),
+            ("status", "status"),
+        )
+    }
+    home.produce(RECORDS)
+    return {
+        **idle,
+        "plan": _measured(home, counter, "plan"),
+        "ingest": _measured(home, counter, "ingest", "--plan", str(NEXT_PLAN)),
+        "check": _measured(home, counter, "check", "--plan", str(NEXT_PLAN)),
+    }
+
+
+def measure_run(
+    home: StoreHome, counter: RequestCounter, place: Callable[[str], None]
+) -> Mapping[str, StepCost]:
+    """Run all steps in one command, and return its cost.
+
+    Args:
+        home: The home, prepared for the place `run`.
+        counter: Counts the requests.
+        place: As for `measure_steps`.
+    """
+    place("run")
+    home.produce(RECORDS)
+    return {"run": _measured(home, counter, "run")}
+
+
+def _measured(home: StoreHome, counter: RequestCounter, command: str, *options: str) -> StepCost:
+    counter.take()
+    begun = time.perf_counter()
+    home.command(command, PIPELINE, *options)
+    return StepCost(time.perf_counter() - begun, counter.take())

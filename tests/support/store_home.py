@@ -1,0 +1,349 @@
+"""A home whose tables are in an object store, with Kafka in memory and without Spark.
+
+Commands run in this process. PyArrow and delta-rs replace Spark: they read and write rows, and
+commit merges. These requests are not counted.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+from unittest.mock import patch
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from tests.support.memory import MemoryKafka
+from tests.support.request_counts import RequestCounter
+from tests.support.stores import Store
+from tidemark import cli
+from tidemark.app import App
+from tidemark.connections import LOCAL_CONNECTION, connection_variable, kafka_connection
+from tidemark.core.errors import ExitCode
+from tidemark.core.offsets import SpanSet
+from tidemark.core.plan import Plan
+from tidemark.core.record import LogRecord
+from tidemark.core.watermarks import IsolationLevel
+from tidemark.engines import Engines
+from tidemark.ingest.landed_log import LandedLog
+from tidemark.ingest.spark_sink import SparkSink
+from tidemark.lake.columns import BRONZE_SCHEMA
+from tidemark.lake.conditional_writes import _proof
+from tidemark.lake.storage import folder_of
+from tidemark.run import JOBS, execute
+from tidemark.spark.engine import JobRun, Submit
+from tidemark.spec.upsert import MergePlan
+from tidemark.typed.spark_decoder import SparkDecoder
+from tidemark.upsert.spark import SparkMerger
+
+PIPELINE = "prices"
+PARTITIONS = 3
+COMMITS = 10
+"""Commits of each table after its last checkpoint."""
+NEXT_PLAN = 3
+"""Number of the first plan after the prepared ones."""
+_KEYS = 20
+_Part = TypeVar("_Part")
+
+_SPEC = {
+    "name": PIPELINE,
+    "topic": PIPELINE,
+    "schedule": "@once",
+    "start": "earliest",
+    "decode": {
+        "key": {"format": "string"},
+        "value": {"format": "string"},
+        "upsert": {"deletes": "hard"},
+    },
+}
+
+
+class KeyedKafka(MemoryKafka):
+    """A cluster in memory whose records have keys."""
+
+    def read(
+        self, topic: str, isolation_level: IsolationLevel, spans: Mapping[int, SpanSet]
+    ) -> Iterator[LogRecord]:
+        for record in super().read(topic, isolation_level, spans):
+            yield replace(record, key=b"%d" % (record.offset % _KEYS))
+
+
+@dataclass(frozen=True)
+class _NoSpark:
+    """Sessions of a process without Spark."""
+
+    write_options: Mapping[str, str] = field(default_factory=dict)
+
+    def shared(self) -> Any:
+        context = SimpleNamespace(setLocalProperty=lambda *_: None)
+        conf = SimpleNamespace(set=lambda *_: None)
+        return SimpleNamespace(sparkContext=context, conf=conf)
+
+    def own(self) -> Any:
+        return self.shared()
+
+    def plans_at_once(self) -> int:
+        return 1
+
+
+class _NoEngine(Engines):
+    def select(self, master: str | None = None) -> Submit:  # noqa: ARG002
+        return Submit("none")
+
+
+@dataclass(frozen=True)
+class _StoreApp(App):
+    kafka: KeyedKafka = field(default_factory=KeyedKafka)
+
+    @cached_property
+    def engines(self) -> Engines:
+        return _NoEngine(self.layout, self.environ)
+
+    def wrap_part(self, name: str, part: _Part, /) -> _Part:
+        reads_topic = name in ("watermarks", "log_reader") and not isinstance(part, LandedLog)
+        return cast("_Part", self.kafka) if reads_topic else part
+
+
+class StoreHome:
+    """A home with one pipeline, which has a typed table and an upsert table.
+
+    Its tables are prepared in a folder, and `place` copies them to the object store.
+
+    Args:
+        folder: Folder of the home.
+        store: The object store, behind `counter`.
+        counter: Counts the requests to the store.
+    """
+
+    def __init__(self, folder: Path, store: Store, counter: RequestCounter) -> None:
+        self._store, self._counter = store, counter
+        self._local = folder / "lakehouse"
+        self._remote = f"{store.uri}/{uuid4().hex}"
+        self._kafka = KeyedKafka()
+        self._kafka.create(PIPELINE, PARTITIONS, "id-1")
+        self._prepared_kafka = self._kafka
+        specs = folder / "pipelines"
+        specs.mkdir(parents=True)
+        # JSON is YAML.
+        (specs / f"{PIPELINE}.yaml").write_text(json.dumps(_SPEC))
+        address = store.environ["AWS_ENDPOINT_URL"].rpartition(":")[0]
+        self._environ = {
+            **store.environ,
+            "AWS_ENDPOINT_URL": f"{address}:{counter.port}",
+            "TIDEMARK_HOME": str(folder),
+            "TIDEMARK_LAKEHOUSE": str(self._local),
+            "TIDEMARK_PIPELINES": str(specs),
+            # Nothing listens there: the records are in memory.
+            connection_variable(LOCAL_CONNECTION): kafka_connection("127.0.0.1:1"),
+        }
+
+    def prepare(self, *places: str) -> None:
+        """Land, decode and merge some records, and extend the logs, all in a folder.
+
+        Each table has exactly `COMMITS` commits after its last checkpoint, and the passed tests of
+        the storage of all places.
+        """
+        self._run_everything()
+        for uri in self._tables():
+            table, name = DeltaTable(uri), Path(uri).relative_to(self._local)
+            proofs = [_proof(f"{self._remote}/{place}/{name}") for place in places]
+            table.create_write_transaction(
+                *([], "append", table.schema()),
+                commit_properties=CommitProperties(app_transactions=proofs),
+            )
+            table = DeltaTable(uri)
+            for _ in range(table.version(), COMMITS):
+                table.create_write_transaction([], "append", table.schema())
+        # The upsert table follows the new commits of the typed table.
+        self._run_everything()
+        for uri in self._tables():
+            for file in Path(uri, "_delta_log").glob("*checkpoint*"):
+                file.unlink()
+            newest = DeltaTable(uri).version()
+            DeltaTable(uri, version=newest - COMMITS).create_checkpoint()
+        self._prepared_kafka = deepcopy(self._kafka)
+
+    def _run_everything(self) -> None:
+        self.produce(30)
+        self.command("run", PIPELINE)
+
+    def _tables(self) -> list[str]:
+        return [str(log.parent) for log in sorted(self._local.rglob("_delta_log"))]
+
+    def place(self, name: str) -> None:
+        """Copy the prepared tables and the log to a place of `prepare`, which commands then use."""
+        for file in self._local.rglob("*"):
+            if file.is_file():
+                uri = f"{self._remote}/{name}/{file.relative_to(self._local)}"
+                self._store.put(uri, file.read_bytes())
+        self._kafka = deepcopy(self._prepared_kafka)
+        os.environ["TIDEMARK_LAKEHOUSE"] = f"{self._remote}/{name}"
+
+    def place_in_folder(self, _: str) -> None:
+        """Make commands use the prepared tables themselves, and finish earlier work on them."""
+        os.environ["TIDEMARK_LAKEHOUSE"] = str(self._local)
+        self.command("run", PIPELINE)
+
+    def produce(self, records: int) -> None:
+        """Append records to the topic, the same number to each partition."""
+        for partition in range(PARTITIONS):
+            self._kafka.produce(PIPELINE, partition, records // PARTITIONS, timestamp_ms=1_000)
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Set the environment of the store, and replace Spark."""
+        stand_ins = _StandIns(self._counter)
+        with (
+            patch.dict(os.environ, self._environ),
+            patch.object(App, "from_environment", self._app),
+            patch("tidemark.cli.engine.run", _run),
+            patch.object(SparkSink, "_write_with_spark", stand_ins.land),
+            patch.object(SparkDecoder, "_bronze_rows", stand_ins.bronze_rows),
+            patch.object(SparkDecoder, "_decoded", stand_ins.decoded),
+            patch.object(SparkDecoder, "_write_typed", stand_ins.write_typed),
+            patch.object(SparkMerger, "_merge_in_transaction", stand_ins.merge),
+        ):
+            yield
+
+    def _app(self) -> App:
+        """Return a new app, as each process has its own."""
+        return _StoreApp(environ=dict(os.environ), sessions=_NoSpark(), kafka=self._kafka)
+
+    def command(self, *words: str) -> Any:
+        """Run a command, and return what it prints as JSON.
+
+        Raises:
+            RuntimeError: The command failed.
+        """
+        printed, errors = io.StringIO(), io.StringIO()
+        arguments = ["tidemark", *words, "--json"]
+        try:
+            with (
+                patch.object(sys, "argv", arguments),
+                redirect_stdout(printed),
+                redirect_stderr(errors),
+            ):
+                cli.main()
+        except SystemExit as ended:
+            if ended.code not in (None, ExitCode.OK):
+                raise RuntimeError(f"{words}: {ended.code} {printed.getvalue()}") from None
+        return json.loads(printed.getvalue())
+
+
+def _run(app: App, _engine: object, job: str, plans: Sequence[Any], **_: object) -> JobRun:
+    """Run a job in this process, as on a Spark Connect server."""
+    results, code = execute(app, JOBS[job], plans)
+    return JobRun(exit_code=ExitCode(code), results=results)
+
+
+class _StandIns:
+    """Replacements of methods that use Spark, for an ingest, a decode and a merge."""
+
+    def __init__(self, counter: RequestCounter) -> None:
+        counted = counter.uncounted
+
+        def land(
+            sink: SparkSink,
+            plan: Plan,
+            records_per_task: int,
+            name: str,
+            now: datetime,
+            wanted: Any,
+            *,
+            remove_files: object,
+        ) -> None:
+            with counted():
+                for partition, spans in wanted:
+                    rows = [
+                        _bronze_row(plan, record, now)
+                        for record in sink._log_reader.read(
+                            plan.topic, plan.isolation_level, {partition: spans}
+                        )
+                    ]
+                    _write(sink._uri, name, rows, pa.schema(BRONZE_SCHEMA.to_arrow()))
+
+        def bronze_rows(decoder: SparkDecoder, plan: Plan) -> Plan:
+            DeltaTable(decoder._bronze).version()
+            return plan
+
+        def decoded(_: SparkDecoder, rows: Plan, *__: object, **___: object) -> Plan:
+            return rows
+
+        def write_typed(decoder: SparkDecoder, plan: Plan, place: str) -> tuple[int, int, int]:
+            with counted():
+                rows = [
+                    {
+                        **row,
+                        "key": row["key"].decode(),
+                        "value": row["value"].decode(),
+                        "plan_sequence": plan.sequence,
+                    }
+                    for row in pa.table(DeltaTable(decoder._bronze).scan()).to_pylist()
+                    if any(
+                        span.start <= row["offset"] < span.end
+                        for span in plan.spans().get(row["partition"], ())
+                    )
+                ]
+                schema = pa.schema(DeltaTable(decoder._typed).schema().to_arrow())
+                table, _, name = place.rpartition("/")
+                _write(table, name, rows, schema)
+            return len(rows), 0, 0
+
+        def merge(merger: SparkMerger, merge: MergePlan) -> None:
+            with counted():
+                table = DeltaTable(merger._upsert)
+                rows = pa.table(DeltaTable(merger._typed, merge.version).scan()).to_pylist()
+                newest = {
+                    (row["partition"], row["key"]): {**row, "deleted": False}
+                    for row in sorted(rows, key=lambda row: row["offset"])
+                }
+                schema = pa.schema(table.schema().to_arrow())
+                write_deltalake(
+                    table,
+                    pa.Table.from_pylist(list(newest.values()), schema),
+                    mode="overwrite",
+                    commit_properties=CommitProperties(
+                        app_transactions=[Transaction(merge.app_id, merge.version)],
+                        custom_metadata={"userMetadata": merge.commit_metadata()},
+                        max_commit_retries=0,
+                    ),
+                )
+
+        self.land, self.bronze_rows, self.decoded = land, bronze_rows, decoded
+        self.write_typed, self.merge = write_typed, merge
+
+
+def _bronze_row(plan: Plan, record: LogRecord, now: datetime) -> dict[str, object]:
+    return {
+        "key": record.key,
+        "value": record.value,
+        "headers": [{"key": key, "value": value} for key, value in record.headers or ()],
+        "topic": plan.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms * 1000,
+        "timestamp_type": int(record.timestamp_type),
+        "topic_id": plan.topic_id,
+        "plan_sequence": plan.sequence,
+        "ingested_at": now,
+    }
+
+
+def _write(table: str, name: str, rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> None:
+    files, folder = folder_of(table)
+    files.create_dir(f"{folder}/{name}")
+    path = f"{folder}/{name}/part-00000-{uuid4()}-c000.zstd.parquet"
+    pq.write_table(pa.Table.from_pylist(list(rows), schema), path, filesystem=files)
