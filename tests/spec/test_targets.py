@@ -381,7 +381,7 @@ def test_the_folders_of_tidemarks_own_tables_are_no_target(folders: Folders, tar
 
 @pytest.mark.parametrize(
     "folder",
-    ["broker/data", "spark", "spark-warehouse", "airflow/dags", "logs", "quality", "include"],
+    ["broker/data", "spark", "spark-warehouse", "airflow/dags", "logs", "data_docs", "include"],
 )
 def test_a_target_in_tidemarks_own_folders_is_refused(folders: Folders, folder: str) -> None:
     """Maintenance of a table there would remove files of Tidemark."""
