@@ -261,11 +261,11 @@ def test_the_query_for_a_migration_lists_partitions_with_a_gap_only(
 
 def test_the_queries_for_checks_use_the_newest_attempt(home: Home) -> None:
     skew = CheckResult(
-        check="top_key_percent",
+        check="largest_partition_percent",
         column=None,
         severity=Severity.WARNING,
         passed=True,
-        observed="20 (key foo)",
+        observed="20 (partition 0)",
         expectation="at most 50",
         value=20.0,
     )
@@ -289,7 +289,7 @@ def test_the_queries_for_checks_use_the_newest_attempt(home: Home) -> None:
     assert home.rows("reference/quality.md", "-- Failed checks") == [
         (2, "warning", "rule", "price", "1 of 2", "at most 50")
     ]
-    assert home.rows("reference/quality.md", "-- The share of the most frequent key") == [
+    assert home.rows("reference/quality.md", "-- The share of the largest partition") == [
         (1, 20.0),
         (2, 30.0),
     ]

@@ -364,7 +364,7 @@ def test_values_that_a_check_observed_need_the_right_to_payloads(
 ) -> None:
     """The observation of a check can contain a key or a value of a record."""
     (first,) = REPORT.results
-    key = replace(first, check="top_key_percent", observed="12.3 (key b'alice')", value=12.3)
+    key = replace(first, check="records", observed="12.3 (key b'alice')", value=12.3)
     value = replace(
         first, check="expect_column_max", column="value", observed="alice", passed=False
     )

@@ -552,7 +552,7 @@ def test_a_broken_suite_hides_values_and_leaves_the_rest_of_the_pages(
     (suites / "levels.json").write_text('{"name": "levels", "expectations": []}')
     spec.write_text(spec.read_text() + "quality: {suite: levels}\n")
     (first,) = REPORT.results
-    key = replace(first, check="top_key_percent", observed="12.3 (key b'alice')", value=12.3)
+    key = replace(first, check="records", observed="12.3 (key b'alice')", value=12.3)
     value = replace(
         first, check="expect_column_max", column="value", observed="alice", passed=False
     )

@@ -44,7 +44,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileLake:
         value=100 / 3,
         examples=(Example(0, 7, "alice"),),
     )
-    drift = replace(counts, check="records_drift", observed="not enough history", value=None)
+    empty = replace(counts, check="seconds_behind", observed=None, value=None)
     size = replace(
         counts,
         check="records",
@@ -53,7 +53,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileLake:
         value=1234.5678,
         expectation="No limit",
     )
-    results = (replace(counts, value=0), failed, drift, size)
+    results = (replace(counts, value=0), failed, empty, size)
     report = replace(REPORT, pipeline="events", plan_sequence=3, results=results)
     pipeline = app_of(tmp_path)().pipeline("events")
     pipeline.check_results.append(report)
@@ -210,9 +210,9 @@ def test_a_rule_without_a_figure_is_grey_on_all_pages(lake: FileLake, tmp_path: 
     client = console_of(tmp_path)
     plan = [row for row in cells(client.get("/pipelines/events/plans/3").text) if len(row) == 4]
     assert [
-        "not enough history",
-        "all counts match records_drift",
-        "not enough history",
+        "not checked",
+        "all counts match seconds_behind",
+        "-",
         "critical",
     ] in plan
     assert ["passed", "all counts match range_count_mismatches", "0", "critical"] in plan

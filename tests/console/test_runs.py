@@ -179,8 +179,8 @@ def test_a_blocked_plan_has_the_failed_rules_and_both_decisions(
 
     pipeline = app_of(tmp_path)().pipeline("events")
     failed = replace(REPORT.results[0], passed=False, observed=7)
-    drift = replace(failed, check="records_drift", passed=True, value=None)
-    record_check(pipeline, 4, failed, drift)
+    empty = replace(failed, check="seconds_behind", passed=True, value=None)
+    record_check(pipeline, 4, failed, empty)
     text = text_of(page_of(tmp_path))
     assert "rules failed 1 of 1 publication blocked" in text
     assert "all counts match observed 7, critical" in text

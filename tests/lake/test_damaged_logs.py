@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from tests.fixtures_stores import PlaceIn
 from tests.lake.test_conditional_writes import append_event, stored
 from tests.lake.test_status_table import row
-from tests.quality.test_check_results_table import earlier_figures, report_of
+from tests.quality.test_check_results_table import report_of
 from tests.quality.test_publication import check, publication_of
 from tests.support.commands import Command
 from tests.support.file_lake import WEEK, FileLake, home_lake, put_back
@@ -22,6 +22,7 @@ from tests.support.services import NOW
 from tests.support.stores import Store
 from tests.support.typed_lake import TypedLake
 from tidemark.core.errors import ExitCode
+from tidemark.core.plan import PlanRef
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import DeltaLogDamaged
@@ -178,7 +179,8 @@ def quarantine(root: Path) -> tuple[Path, Use]:
 def check_results(root: Path) -> tuple[Path, Use]:
     for plan in (1, 2, 3):
         DeltaCheckResults(str(root)).append(report_of(plan, 1))
-    return root, lambda: earlier_figures(str(root), 4)
+    first = PlanRef(pipeline="prices", sequence=1)
+    return root, lambda: DeltaCheckResults(str(root)).checked([first])
 
 
 def schemas(root: Path) -> tuple[Path, Use]:

@@ -19,12 +19,9 @@ from tidemark.quality.check_results import (
     RecordedRange,
     Severity,
 )
-from tidemark.quality.checks import BUILT_IN_CHECKS, Figure, RangeFigures, TopKey, figures
-from tidemark.quality.drift import drifts
+from tidemark.quality.checks import BUILT_IN_CHECKS, Figure, RangeFigures, figures
 from tidemark.quality.errors import QualityFailed
 from tidemark.quality.service import raise_if_failed
-
-NO_KEY = TopKey(key=None, records=0)
 
 
 def result(severity: Severity, *, passed: bool) -> CheckResult:
@@ -140,31 +137,26 @@ def test_a_landing_yields_one_expectation_for_each_range() -> None:
 
 def test_every_built_in_check_has_a_figure() -> None:
     """Every figure has a check, too."""
-    found = figures([range_of()], NO_KEY, [planned_range()])
-    assert {*found, *drifts(found, {})} == set(BUILT_IN_CHECKS)
+    found = figures([range_of()], [planned_range()])
+    assert set(found) == set(BUILT_IN_CHECKS)
 
 
 def test_a_batch_as_planned_passes_all_fixed_checks() -> None:
     """I1: every landed record is in the table once."""
-    found = figures([range_of()], TopKey(key="ACME", records=4), [planned_range()])
+    found = figures([range_of()], [planned_range()])
     assert {found[name].value for name, check in BUILT_IN_CHECKS.items() if check.fixed} == {0}
-    assert found["top_key_percent"] == Figure(value=40.0, detail="key 'ACME'")
 
 
 def test_duplicates_are_counted_by_partition() -> None:
     """I1, S5: topic id, partition and offset identify a record."""
-    found = figures(
-        [range_of(0), range_of(1, distinct=7)], NO_KEY, [planned_range(0), planned_range(1)]
-    )
+    found = figures([range_of(0), range_of(1, distinct=7)], [planned_range(0), planned_range(1)])
     assert found["duplicate_records"] == Figure(value=3, detail="partition 1: 3")
 
 
 def test_a_range_with_another_record_count_is_a_mismatch() -> None:
     """Covers too few records, too many, and none."""
     expected = [planned_range(0), planned_range(1), planned_range(2), planned_range(3)]
-    found = figures(
-        [range_of(0), range_of(1, records=9), range_of(2, records=11)], NO_KEY, expected
-    )
+    found = figures([range_of(0), range_of(1, records=9), range_of(2, records=11)], expected)
     assert found["range_count_mismatches"].value == 3
     assert found["range_count_mismatches"].detail == (
         "partition 1 [0, 10): 9 records, 10 recorded; "
@@ -175,43 +167,41 @@ def test_a_range_with_another_record_count_is_a_mismatch() -> None:
 
 def test_a_range_of_gaps_without_rows_is_no_mismatch() -> None:
     """S6: no reader sees a record there."""
-    assert figures([], NO_KEY, [planned_range(records=0)])["range_count_mismatches"].value == 0
+    assert figures([], [planned_range(records=0)])["range_count_mismatches"].value == 0
 
 
 def test_rows_outside_the_plan_are_counted() -> None:
     """They differ by partition, offset or topic id."""
     stray = range_of(4, start=None, records=2, topic_id="T2")
-    found = figures([range_of(), stray], NO_KEY, [planned_range()])
+    found = figures([range_of(), stray], [planned_range()])
     assert found["records_outside_plan"] == Figure(value=2, detail="partition 4 of topic T2: 2")
 
 
 def test_a_detail_lists_five_ranges_and_counts_the_others() -> None:
     """A message stays short with a thousand partitions."""
-    found = figures([], NO_KEY, [planned_range(partition) for partition in range(1000)])
+    found = figures([], [planned_range(partition) for partition in range(1000)])
     assert found["range_count_mismatches"].value == 1000
     assert found["range_count_mismatches"].detail.endswith("; and 995 more")
 
 
-def test_s16_shares_are_percentages_of_all_records_or_of_records_with_a_key() -> None:
-    """S16: the most frequent key is a share of the records with a key."""
+def test_s16_shares_are_percentages_of_all_records() -> None:
     ranges = [range_of(0, records=30, null_keys=10, null_values=6), range_of(1, records=10)]
-    found = figures(ranges, TopKey(key="ACME", records=15), [])
+    found = figures(ranges, [])
     assert found["null_key_percent"].value == 25.0
     assert found["null_value_percent"].value == 15.0
-    assert found["top_key_percent"].value == 50.0
     assert found["largest_partition_percent"] == Figure(value=75.0, detail="partition 0")
 
 
 def test_the_largest_partition_is_measured_over_all_its_ranges() -> None:
     """A backfill may land several ranges of one partition."""
     ranges = [range_of(0, 0), range_of(0, 100), range_of(1, 0, records=15)]
-    found = figures(ranges, NO_KEY, [])["largest_partition_percent"]
+    found = figures(ranges, [])["largest_partition_percent"]
     assert found.detail == "partition 0"
 
 
 def test_an_empty_batch_has_no_shares() -> None:
     """No division by zero occurs."""
-    found = figures([], NO_KEY, [])
+    found = figures([], [])
     assert {name for name, figure in found.items() if figure.value is not None} == {
         "records",
         *(name for name, check in BUILT_IN_CHECKS.items() if check.fixed),
@@ -225,9 +215,9 @@ def test_seconds_ahead_and_behind_use_the_latest_timestamp_of_all_ranges() -> No
         range_of(1, seconds_ahead=12.5),
         range_of(2, seconds_ahead=None),
     ]
-    found = figures(ranges, NO_KEY, [])
+    found = figures(ranges, [])
     assert (found["seconds_ahead"].value, found["seconds_behind"].value) == (12.5, 0)
-    assert figures([range_of(0, seconds_ahead=-3.0)], NO_KEY, [])["seconds_behind"].value == 3
+    assert figures([range_of(0, seconds_ahead=-3.0)], [])["seconds_behind"].value == 3
 
 
 def test_oldest_seconds_behind_uses_the_earliest_timestamp_of_all_ranges() -> None:
@@ -237,7 +227,7 @@ def test_oldest_seconds_behind_uses_the_earliest_timestamp_of_all_ranges() -> No
         range_of(1, oldest_seconds_behind=None),
         range_of(2),
     ]
-    assert figures(ranges, NO_KEY, [])["oldest_seconds_behind"].value == 60
+    assert figures(ranges, [])["oldest_seconds_behind"].value == 60
 
 
 @pytest.mark.parametrize(

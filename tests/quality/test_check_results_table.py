@@ -11,35 +11,24 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from tests.support.quality_reports import REPORT
-from tidemark.core.plan import PlanKind, PlanRef
-from tidemark.quality.check_results import BatchRef, Example, QualityReport
+from tidemark.core.plan import PlanRef
+from tidemark.quality.check_results import Example, QualityReport
 from tidemark.quality.check_results_table import SCHEMA, DeltaCheckResults
 
 _LATER = ("value", "kind", "examples")
 """Columns that older tables lack."""
 
 
-def report_of(
-    plan: int, records: float | None, attempt: int = 0, kind: PlanKind = PlanKind.LIVE
-) -> QualityReport:
+def report_of(plan: int, records: float | None, attempt: int = 0) -> QualityReport:
     """Return a report of one figure."""
     result = replace(REPORT.results[0], check="records", value=records)
     return replace(
         REPORT,
         pipeline="prices",
         plan_sequence=plan,
-        kind=kind,
         run_at=REPORT.run_at + timedelta(hours=attempt),
         results=(result,),
     )
-
-
-def earlier_figures(
-    table: str, plan: int, plans: int = 30, kind: PlanKind = PlanKind.LIVE
-) -> dict[str, list[float]]:
-    """Return the figures that a plan of pipeline `prices` is compared with."""
-    ref = BatchRef(pipeline="prices", table="", table_version=1, plan_sequence=plan, kind=kind)
-    return DeltaCheckResults(table).earlier_figures(ref, plans)
 
 
 def test_the_newest_checks_of_plans_of_several_pipelines_are_read_at_once(tmp_path: Path) -> None:
@@ -55,38 +44,15 @@ def test_the_newest_checks_of_plans_of_several_pipelines_are_read_at_once(tmp_pa
     assert figures == {"prices=1": 5, "orders=2": 20}
 
 
-def test_earlier_figures_are_those_of_newest_attempts_newest_plan_first(tmp_path: Path) -> None:
-    """Later plans, backfills and other pipelines do not count."""
-    table = str(tmp_path / "results")
-    assert earlier_figures(table, 9) == {}
-    for plan in (3, 1, 2, 7):
-        DeltaCheckResults(table).append(report_of(plan, 10.0 * plan))
-    DeltaCheckResults(table).append(report_of(2, 25, attempt=1))
-    DeltaCheckResults(table).append(report_of(3, None, attempt=-1))
-    DeltaCheckResults(table).append(report_of(4, 4_000, kind=PlanKind.BACKFILL))
-    DeltaCheckResults(table).append(replace(report_of(5, 5_000), pipeline="orders"))
-    assert earlier_figures(table, 7) == {"records": [30, 25, 10]}
-    assert earlier_figures(table, 8, plans=2) == {"records": [70, 30]}
-    assert earlier_figures(table, 9, kind=PlanKind.BACKFILL) == {"records": [4_000]}
-    assert earlier_figures(table, 1) == {}
-
-
-def test_earlier_figures_omit_plans_that_lost_rows(tmp_path: Path) -> None:
-    """More plans before them take their place."""
-    table = DeltaCheckResults(str(tmp_path / "results"))
-    for plan in (1, 2, 3):
-        table.append(report_of(plan, 10.0 * plan))
-    ref = BatchRef(pipeline="prices", table="", table_version=1, plan_sequence=4)
-    assert table.earlier_figures(ref, 2, without={2, 9}) == {"records": [30, 10]}
-
-
 def test_concurrent_reports_are_all_stored(tmp_path: Path) -> None:
     """The table does not exist yet, and one of the writers creates it."""
     table = str(tmp_path / "results")
     with ThreadPoolExecutor(6) as threads:
         reports = [report_of(plan, 1) for plan in range(1, 7)]
         list(threads.map(DeltaCheckResults(table).append, reports))
-    assert earlier_figures(table, 9) == {"records": [1] * 6}
+    refs = [PlanRef(pipeline="prices", sequence=plan) for plan in range(1, 7)]
+    checked = DeltaCheckResults(table).checked(refs)
+    assert {each.sequence for each in checked} == set(range(1, 7))
 
 
 def test_an_older_table_gets_the_missing_columns(tmp_path: Path) -> None:
@@ -112,12 +78,10 @@ def test_an_older_table_gets_the_missing_columns(tmp_path: Path) -> None:
         partition_by=["pipeline"],
         configuration={"delta.appendOnly": "true"},
     )
-    assert earlier_figures(table, 9) == {}
     examples = (Example(3, 2**40, "-1"), Example(0, 0, None))
     report = report_of(2, 20)
     report = replace(report, results=(replace(report.results[0], examples=examples),))
     DeltaCheckResults(table).append(report)
-    assert earlier_figures(table, 9) == {"records": [20]}
     plans = [PlanRef(pipeline="prices", sequence=sequence) for sequence in (1, 2)]
     first, second = DeltaCheckResults(table).checked(plans).values()
     assert (first.results[0].examples, second.results[0].examples) == ((), examples)

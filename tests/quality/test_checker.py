@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
@@ -322,7 +321,7 @@ def test_a_plan_of_gaps_passes_checks_and_suite(check: Check) -> None:
     )
     report = check(planned_range(0, 10, records=0), suite=suite)
     assert report.outcome is CheckOutcome.PASSED
-    assert result_of(report, "top_key_percent").observed is None
+    assert result_of(report, "largest_partition_percent").observed is None
 
 
 def test_other_plans_and_later_versions_are_not_checked(check: Check) -> None:
@@ -362,30 +361,6 @@ def test_freshness_and_lateness_are_measured_from_ingestion(check: Check) -> Non
     assert result_of(report, "records").expectation == "No limit"
 
 
-def test_a_batch_unlike_earlier_plans_fails_drift_checks(check: Check) -> None:
-    """The batch is compared with the figures in the results table."""
-    check.land(rows(range(40)))
-    usual = check(planned_range(0, 40))
-    for plan in range(1, 9):
-        check.quality.record(replace(usual, plan_sequence=plan))
-    version = check.land([row(offset, plan_sequence=9) for offset in range(40, 80)])
-    same = check(planned_range(40, 80), version=version, plan=9)
-    assert (result_of(same, "records_drift").value, result_of(same, "records_drift").passed) == (
-        0,
-        True,
-    )
-    version = check.land([row(offset, plan_sequence=10, key=None) for offset in range(80, 90)])
-    odd = check(planned_range(80, 90), version=version, plan=10)
-    drifted = {r.check: r.observed for r in odd.results if r.check.endswith("_drift")}
-    assert [r.check for r in odd.failed(Severity.INFO)] == [
-        "records_drift",
-        "null_key_percent_drift",
-    ]
-    assert drifted["records_drift"] == "13.8 (10, usually 40 in 8 earlier plans)"
-    assert odd.outcome is CheckOutcome.PASSED
-    assert result_of(usual, "records_drift").value is None
-
-
 def test_built_in_checks_import_neither_spark_nor_great_expectations(tmp_path: Path) -> None:
     """The imports take longer than the checks."""
     write_deltalake(tmp_path / "bronze", pa.Table.from_pylist(rows(range(3)), BRONZE))
@@ -407,12 +382,13 @@ print([name for name in ("pyspark", "great_expectations") if name in sys.modules
 
 
 def test_s16_a_suite_can_make_skew_critical(check: Check) -> None:
-    """S16: the suite sets the limit, and the report names the key."""
-    check.land([*rows(range(9)), row(9, key=b"bar")])
-    suite = check.suite([], checks={"top_key_percent": {"limit": 50, "severity": "critical"}})
-    (skewed,) = check(planned_range(0, 10), suite=suite).failed_critical()
-    assert skewed.observed == "90 % (key 'foo')"
-    assert skewed.expectation.startswith("At most 50% of records with the most frequent key")
+    """S16: the suite sets the limit, and the report names the partition."""
+    check.land([*rows(range(9)), row(0, partition=1)])
+    checks = {"largest_partition_percent": {"limit": 50, "severity": "critical"}}
+    expected = (planned_range(0, 9), planned_range(0, 1, partition=1))
+    (skewed,) = check(*expected, suite=check.suite([], checks=checks)).failed_critical()
+    assert skewed.observed == "90 % (partition 0)"
+    assert skewed.expectation == "At most 50% of records in the largest partition"
 
 
 def test_a_lost_spark_session_is_not_reported_as_a_storage_error(tmp_path: Path) -> None:

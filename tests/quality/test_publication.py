@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,11 +66,10 @@ def publication_of(lake: FileLake, minutes: int = 0) -> Publication:
 
 @dataclass(frozen=True)
 class FixedResult:
-    """A checker with a fixed result, which stores the plans that lost rows only."""
+    """A checker with a fixed result."""
 
     passed: bool
     severity: Severity
-    removed: set[int] = field(default_factory=set)
     during: Callable[[], object] = lambda: None
 
     def check(
@@ -79,11 +78,9 @@ class FixedResult:
         expected: Sequence[RecordedRange],  # noqa: ARG002
         suite: str | None,  # noqa: ARG002
         run_at: datetime,
-        removed: Collection[int],
     ) -> QualityReport:
         """Return a report with the fixed result, after a call of `during`."""
         self.during()
-        self.removed.update(removed)
         (result,) = REPORT.results
         return replace(
             REPORT,
@@ -105,19 +102,17 @@ def check(
     severity: Severity = Severity.CRITICAL,
     minutes: int = 0,
     during: Callable[[], object] = lambda: None,
-) -> Collection[int]:
-    """Check a plan, some minutes from now. Return the plans whose figures drift checks ignore."""
-    checker = FixedResult(passed, severity, during=during)
+) -> None:
+    """Check a plan, some minutes from now."""
     Quality(
         spec=lake.spec,
         data_table=str(lake.uri),
         data_log=lake.table,
         control=lake.control,
-        checker=checker,
+        checker=FixedResult(passed, severity, during=during),
         publication=table_of(lake),
         now=lambda: NOW + timedelta(minutes=minutes),
     ).check(plan)
-    return checker.removed
 
 
 def test_a_failed_check_hides_a_plan_that_a_clock_ahead_has_published(lake: FileLake) -> None:
@@ -141,12 +136,6 @@ def test_of_two_checks_at_the_same_time_the_one_that_blocks_wins(
     assert not publication_of(lake).of(1).is_published
     check(lake, 1, passed=True)
     assert publication_of(lake).of(1).is_published
-
-
-def test_drift_checks_ignore_undone_and_replaced_plans(lake: FileLake) -> None:
-    assert check(lake, 3, passed=True) == set()
-    lake.undo.undo(2, "test", "not meant")
-    assert check(lake, 3, passed=True) == {2}
 
 
 def test_a_plan_is_unchecked_until_a_check_or_an_operator_decides(lake: FileLake) -> None:

@@ -62,7 +62,11 @@ def test_all_problems_of_a_suite_are_reported_at_once(tmp_path: Path) -> None:
                         "checks": {
                             "duplicate_records": {"limit": 5},
                             "no_such_check": {"limit": 5},
-                            "top_key_percent": {"limit": "many", "severity": "fatal", "max": 1},
+                            "null_key_percent": {
+                                "limit": "many",
+                                "severity": "fatal",
+                                "max": 1,
+                            },
                         },
                         "rows": {},
                         "masked": ["email", ["price"]],
@@ -95,9 +99,9 @@ def test_all_problems_of_a_suite_are_reported_at_once(tmp_path: Path) -> None:
         "meta.tidemark.columns.half",
         "meta.tidemark.checks.duplicate_records",
         "meta.tidemark.checks.no_such_check",
-        "meta.tidemark.checks.top_key_percent.max",
-        "meta.tidemark.checks.top_key_percent.limit",
-        "meta.tidemark.checks.top_key_percent.severity",
+        "meta.tidemark.checks.null_key_percent.max",
+        "meta.tidemark.checks.null_key_percent.limit",
+        "meta.tidemark.checks.null_key_percent.severity",
         "expectations[0].type",
         "expectations[1].when",
         "expectations[1].severity",
@@ -151,8 +155,8 @@ def test_wrong_types_in_meta_are_problems_with_a_key(tmp_path: Path, meta: Any) 
     [
         ("seconds_behind", {"severity": "critical"}),
         ("records", {}),
-        ("top_key_percent", {"limit": float("nan")}),
-        ("top_key_percent", {"limit": float("inf")}),
+        ("null_key_percent", {"limit": float("nan")}),
+        ("null_key_percent", {"limit": float("inf")}),
     ],
 )
 def test_an_override_without_a_finite_limit_is_refused(
@@ -166,14 +170,17 @@ def test_an_override_without_a_finite_limit_is_refused(
 
 def test_a_suite_sets_limits_and_severities_of_built_in_checks(tmp_path: Path) -> None:
     """Other values keep their defaults."""
-    checks = {"top_key_percent": {"limit": 60, "severity": "warning"}, "no_timestamp_percent": {}}
+    checks = {
+        "null_key_percent": {"limit": 60, "severity": "warning"},
+        "no_timestamp_percent": {},
+    }
     suite = load_suite(
         write(
             tmp_path,
             {"name": "mine", "expectations": [], "meta": {"tidemark": {"checks": checks}}},
         )
     )
-    top = suite.checks["top_key_percent"]
+    top = suite.checks["null_key_percent"]
     assert (top.limit, top.severity) == (60, Severity.WARNING)
     assert suite.checks["no_timestamp_percent"].limit == 0
     assert suite.checks["duplicate_records"].severity is Severity.CRITICAL

@@ -317,12 +317,7 @@ def test_examples_are_those_of_the_newest_failed_plan() -> None:
         (1.0, {"passed": False, "severity": Severity.WARNING}, ("warned", "failed")),
         (None, {}, ("quiet", "not checked")),
         (1.0, {"check": "records", "expectation": "No limit"}, ("quiet", "no limit")),
-        (None, {"check": "records_drift"}, ("quiet", "not checked")),
-        (
-            None,
-            {"check": "records_drift", "observed": "not enough history"},
-            ("quiet", "not enough history"),
-        ),
+        (None, {"check": "largest_partition_percent"}, ("quiet", "not checked")),
         (1.0, {"passed": False, "severity": Severity.INFO}, ("quiet", "failed")),
         (None, {"check": "prices"}, ("passed", "passed")),
         (None, {"check": "prices", "unexpected_count": 0}, ("quiet", "not checked")),
@@ -356,30 +351,6 @@ def test_a_rule_that_checked_nothing_in_the_newest_plan_is_not_green() -> None:
     assert '<span class="outcome quiet">passed</span>' in page
     assert "nothing checked failed 0 of 1, 1 not checked" in text_of(page)
     assert "0 of 0" not in page
-
-
-def test_drift_rules_are_folded_together_unless_one_failed() -> None:
-    """The heading counts those that were compared with earlier plans."""
-    names = ("records_drift", "null_key_percent_drift", "top_key_percent_drift")
-
-    def page(passed: bool) -> str:
-        results = [
-            result(1, None, check=names[0], observed="not enough history").results[0],
-            result(1, 0.5, check=names[1]).results[0],
-            result(1, 9.0, check=names[2], passed=passed).results[0],
-        ]
-        return page_of([CheckedPlan(sequence=1, results=results)])
-
-    folded = page(passed=True)
-    line = "Drift: 2 measures within their usual spread, 1 not compared"
-    assert line in folded
-    assert all(folded.index(line) < folded.index(name) for name in names)
-    assert '<span class="outcome quiet">not enough history</span>' in folded
-    new = page_of([result(1, None, check=names[0], observed="not enough history")])
-    assert "<summary>Drift: not enough history</summary>" in new
-    failed = page(passed=False)
-    line = "Drift: 1 measure within its usual spread, 1 not compared"
-    assert failed.index(names[2]) < failed.index(line)
 
 
 def pills(page: str) -> list[tuple[str, str]]:

@@ -52,7 +52,7 @@ class BatchRef:
         table: Path or URI of the data table.
         table_version: Version of the plan's commit, or a later version that contains its rows.
         plan_sequence: Number of the plan.
-        kind: Kind of the plan; drift checks compare plans of the same kind.
+        kind: Kind of the plan.
     """
 
     pipeline: str

@@ -14,7 +14,6 @@ from tidemark.lake.delta_errors import translates_delta_errors
 from tidemark.lake.shared_tables import append_shared
 from tidemark.lake.table_io import any_of_plans, open_if_exists, query_rows
 from tidemark.quality.check_results import (
-    BatchRef,
     CheckAttempt,
     CheckedPlan,
     CheckOutcome,
@@ -72,35 +71,6 @@ class DeltaCheckResults:
             schema_mode="merge",
         )
 
-    def earlier_figures(
-        self, ref: BatchRef, plans: int, without: Collection[int] = ()
-    ) -> dict[str, list[float]]:
-        """Return figures of the newest checks of earlier plans of the same kind.
-
-        Args:
-            ref: The batch; only plans before it are read.
-            plans: The highest number of earlier plans.
-            without: Plans to omit.
-
-        Returns:
-            Figures by check, newest plan first. Empty without earlier results, or if the table has
-            no column `value`.
-        """
-        results = open_if_exists(self._uri)
-        if results is None or "value" not in {field.name for field in results.schema().fields}:
-            return {}
-        figures: dict[str, list[float]] = {}
-        sql = _EARLIER.format(
-            pipeline=ref.pipeline,
-            kind=ref.kind,
-            before=ref.plan_sequence,
-            without=", ".join(map(str, sorted({0, *without}))),
-            plans=plans,
-        )
-        for row in query_rows(results, sql):
-            figures.setdefault(row["check"], []).append(row["value"])
-        return figures
-
     def checked(self, plans: Collection[PlanRef]) -> Mapping[PlanRef, CheckedPlan]:
         """Return the newest check of each given plan, by pipeline and number; omit unchecked ones.
 
@@ -126,20 +96,6 @@ class DeltaCheckResults:
         rows = query_rows(results, _ATTEMPTS.format(plan=any_of_plans([plan])))
         return [CheckAttempt(**{**row, "outcome": CheckOutcome(row["outcome"])}) for row in rows]
 
-
-_EARLIER = """
-    SELECT "check", value
-    FROM (
-        SELECT "check", value, plan_sequence,
-               rank() OVER (PARTITION BY plan_sequence ORDER BY run_at DESC) AS attempt,
-               dense_rank() OVER (ORDER BY plan_sequence DESC) AS recency
-        FROM t
-        WHERE pipeline = '{pipeline}' AND kind = '{kind}' AND plan_sequence < {before}
-            AND plan_sequence NOT IN ({without})
-    )
-    WHERE attempt = 1 AND recency <= {plans} AND value IS NOT NULL
-    ORDER BY plan_sequence DESC
-"""
 
 _CHECKED = """
     SELECT * FROM (

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -17,10 +16,8 @@ from tidemark.quality.check_results import BatchRef, CheckResult, QualityReport,
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.checks import figures
 from tidemark.quality.data_docs import DataDocs
-from tidemark.quality.drift import MAX_HISTORY, drifts
 from tidemark.quality.range_figures import range_figures
 from tidemark.quality.suite import BUILT_IN_SUITE, Suite, load_suite
-from tidemark.quality.top_key import top_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +61,6 @@ class BatchChecker:
         expected: Sequence[RecordedRange],
         suite: str | None,
         run_at: datetime,
-        removed: Collection[int] = (),
     ) -> QualityReport:
         """Check a batch and write its Data Docs. `record` writes the results table.
 
@@ -73,7 +69,6 @@ class BatchChecker:
             expected: The recorded number of records of each planned range.
             suite: Name of the suite's file without its ending; None for built-in checks only.
             run_at: The time of this attempt.
-            removed: Plans whose figures drift checks ignore, because they lost rows.
 
         Raises:
             SuiteError: The suite's file is invalid.
@@ -83,7 +78,7 @@ class BatchChecker:
         loaded = BUILT_IN_SUITE if suite is None else load_suite(self._suites / f"{suite}.json")
         if loaded.expectations:
             import_ahead()
-        results = self._built_in_results(ref, expected, loaded, removed)
+        results = self._built_in_results(ref, expected, loaded)
         row_results, page = self._row_results(ref, loaded, run_at)
         report = QualityReport(
             pipeline=ref.pipeline,
@@ -109,15 +104,8 @@ class BatchChecker:
         ref: BatchRef,
         expected: Sequence[RecordedRange],
         suite: Suite,
-        removed: Collection[int],
     ) -> list[CheckResult]:
-        key = top_key(ref)
-        if suite.masked:
-            # A masked column may be derived from the key.
-            key = replace(key, key=None)
-        measured = figures(range_figures(ref, expected), key, expected)
-        history = self._results.earlier_figures(ref, MAX_HISTORY, without=removed)
-        measured |= drifts(measured, history)
+        measured = figures(range_figures(ref, expected), expected)
         return [check.result(measured[check.name]) for check in suite.checks.values()]
 
     def _row_results(

@@ -51,19 +51,6 @@ class RangeFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopKey:
-    """The most frequent key of a batch.
-
-    Attributes:
-        key: The key as text, shortened; None if no row has a key.
-        records: Number of rows with this key.
-    """
-
-    key: str | None
-    records: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltInCheck:
     """A check that compares one figure of a batch with an upper limit.
 
@@ -114,23 +101,6 @@ class BuiltInCheck:
         )
 
 
-_MEASURE_LABELS = MappingProxyType(
-    {
-        "records": "Record count",
-        "null_key_percent": "Share of records without a key",
-        "null_value_percent": "Share of tombstones",
-        "top_key_percent": "Share of the most frequent key",
-        "largest_partition_percent": "Share of the largest partition",
-        "seconds_behind": "Age of the latest timestamp",
-        "oldest_seconds_behind": "Age of the earliest timestamp",
-    }
-)
-
-DRIFT: Mapping[str, str] = MappingProxyType(
-    {f"{measure}_drift": measure for measure in _MEASURE_LABELS}
-)
-"""Drift checks, each with the check whose figure it compares with earlier plans."""
-
 BUILT_IN_CHECKS: Mapping[str, BuiltInCheck] = MappingProxyType(
     {
         check.name: check
@@ -170,13 +140,6 @@ BUILT_IN_CHECKS: Mapping[str, BuiltInCheck] = MappingProxyType(
                 name="null_value_percent",
                 sentence="At most {limit}% tombstones",
                 zero_sentence="No tombstones",
-                limit=None,
-                severity=Severity.INFO,
-            ),
-            BuiltInCheck(
-                name="top_key_percent",
-                sentence="At most {limit}% of records with the most frequent key, among records "
-                "with a key",
                 limit=None,
                 severity=Severity.INFO,
             ),
@@ -222,15 +185,6 @@ BUILT_IN_CHECKS: Mapping[str, BuiltInCheck] = MappingProxyType(
                 in_seconds=True,
                 severity=Severity.INFO,
             ),
-            *(
-                BuiltInCheck(
-                    name=name,
-                    sentence=f"{_MEASURE_LABELS[measure]} within {{limit}}x its usual spread",
-                    limit=5,
-                    severity=Severity.INFO,
-                )
-                for name, measure in DRIFT.items()
-            ),
         )
     }
 )
@@ -273,21 +227,18 @@ class Figure:
 
     Attributes:
         value: The figure; None if the batch has no rows for it, which passes.
-        detail: The ranges or the key that determine the figure, or why there is none.
+        detail: The ranges that determine the figure, or why there is none.
     """
 
     value: float | None
     detail: str = ""
 
 
-def figures(
-    ranges: Sequence[RangeFigures], top_key: TopKey, expected: Sequence[RecordedRange]
-) -> dict[str, Figure]:
-    """Return the figure of every built-in check, except drift checks.
+def figures(ranges: Sequence[RangeFigures], expected: Sequence[RecordedRange]) -> dict[str, Figure]:
+    """Return the figure of every built-in check.
 
     Args:
         ranges: Figures of each planned range, and of rows outside all ranges.
-        top_key: The most frequent key.
         expected: The recorded number of records of each planned range.
 
     Returns:
@@ -304,10 +255,6 @@ def figures(
         "records_outside_plan": _outside_plan(ranges),
         "null_key_percent": Figure(value=_percent(null_keys, records)),
         "null_value_percent": Figure(value=_percent(sum(r.null_values for r in ranges), records)),
-        "top_key_percent": Figure(
-            value=_percent(top_key.records, records - null_keys),
-            detail="" if top_key.key is None else f"key {top_key.key!r}",
-        ),
         "largest_partition_percent": _largest_partition(ranges, records),
         "no_timestamp_percent": Figure(
             value=_percent(sum(r.no_timestamps for r in ranges), records)

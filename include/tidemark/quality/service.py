@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from tidemark.core.accounting import Landing
-from tidemark.core.events import EventKind
 from tidemark.core.plan import Plan
 from tidemark.ingest.ledgers import recorded_plan
 from tidemark.ingest.protocols import Clock, ControlReader, DataLog
@@ -31,11 +30,8 @@ class QualityChecker(Protocol):
         expected: Sequence[RecordedRange],
         suite: str | None,
         run_at: datetime,
-        removed: Collection[int],
     ) -> QualityReport:
         """Check a batch. A failed check is a result, not an exception.
-
-        Drift checks ignore the figures of the plans in `removed`.
 
         Raises:
             SuiteError: The suite's file is invalid.
@@ -80,20 +76,13 @@ class Quality:
         expected = RecordedRange.of(plan, landing)
         ref = self.batch_ref(plan, landing)
         earlier = self.publication.decisions(self.spec.name, sequence)
-        report = self.checker.check(
-            ref, expected, self.spec.suite, self.now(), self._removed_plans()
-        )
+        report = self.checker.check(ref, expected, self.spec.suite, self.now())
         self.checker.record(report)
         newest = self.publication.decisions(self.spec.name, sequence)
         during = [decision for decision in newest if decision not in earlier]
         decision = PublicationDecision.from_report(report, earlier, during)
         self.publication.append(plan, landing, decision, table_id=table_id)
         return report
-
-    def _removed_plans(self) -> Collection[int]:
-        """Return the plans that lost rows by an undo or a replacement, also one that is open."""
-        kinds = (EventKind.UNDO_STARTED, EventKind.UNDONE, EventKind.SUPERSEDED)
-        return {plan for kind in kinds for plan in self.control.recorded_at(self.spec.name, kind)}
 
     def landed(self, sequence: int) -> tuple[Plan, Landing]:
         """Return a landed plan, and its rows in the newest version if it lost rows to later plans.

@@ -10,8 +10,7 @@ from typing import Any
 
 from tidemark.core.plain import plain, record_of
 from tidemark.quality.check_results import CheckedPlan, CheckResult, Example, Severity
-from tidemark.quality.checks import BUILT_IN_CHECKS, DRIFT, NO_LIMIT, is_measured
-from tidemark.quality.drift import NO_HISTORY
+from tidemark.quality.checks import BUILT_IN_CHECKS, NO_LIMIT, is_measured
 from tidemark.quality.publication import NOT_CHECKED
 from tidemark.report.certificate import Certificate
 from tidemark.report.removed_rows import RemovedRows
@@ -33,13 +32,6 @@ class RuleOutcome(StrEnum):
     """The rule only measures a figure."""
     NOT_CHECKED = "not checked"
     """No plan had anything to check."""
-    NO_HISTORY = NO_HISTORY
-    """A drift check has too few earlier plans to compare with."""
-
-
-def _unmeasured(observed: object) -> RuleOutcome:
-    has_history = observed != NO_HISTORY
-    return RuleOutcome.NOT_CHECKED if has_history else RuleOutcome.NO_HISTORY
 
 
 def outcome_of(result: CheckResult) -> RuleOutcome:
@@ -47,7 +39,7 @@ def outcome_of(result: CheckResult) -> RuleOutcome:
     if not result.passed:
         return RuleOutcome.FAILED
     if not is_measured(result):
-        return _unmeasured(result.observed)
+        return RuleOutcome.NOT_CHECKED
     has_limit = result.check not in BUILT_IN_CHECKS or result.expectation != NO_LIMIT
     return RuleOutcome.PASSED if has_limit else RuleOutcome.NO_LIMIT
 
@@ -64,7 +56,7 @@ class RuleSummary:
         observed: The observation of the newest plan's check.
         is_newest_measured: Whether the newest plan had something to check.
         plans: Number of checked plans.
-        measured_plans: Number of them with something to check. Drift checks need a history.
+        measured_plans: Number of them with something to check.
         failed_plans: Plans that failed the rule, oldest first.
         values: Observed figures by plan, oldest first.
         examples: Rows of the newest failed plan that violate the rule.
@@ -90,14 +82,9 @@ class RuleSummary:
         if self.failed_plans:
             return RuleOutcome.FAILED
         if not self.measured_plans:
-            return _unmeasured(self.observed)
+            return RuleOutcome.NOT_CHECKED
         has_limit = self.check not in BUILT_IN_CHECKS or self.expectation != NO_LIMIT
         return RuleOutcome.PASSED if has_limit else RuleOutcome.NO_LIMIT
-
-    @property
-    def is_drift(self) -> bool:
-        """Whether the rule compares a figure with earlier plans."""
-        return self.check in DRIFT
 
     def as_record(self) -> dict[str, Any]:
         """Return the summary as plain values."""

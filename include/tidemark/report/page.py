@@ -21,7 +21,7 @@ from tidemark.quality.check_results import Severity
 from tidemark.quality.checks import figure_text, observed_text
 from tidemark.quality.html_templates import TEMPLATES, html_environment
 from tidemark.quality.publication import PublicationStatus
-from tidemark.report.owner_report import PipelineReport, RuleOutcome, RuleSummary
+from tidemark.report.owner_report import PipelineReport, RuleOutcome
 
 _WIDTH, _HEIGHT = 1000, 100
 """Size of the coordinates of a chart, which the page stretches to its own width."""
@@ -85,8 +85,6 @@ def report_values(
         plan_address: Returns the address of a plan's page; None for a page without links.
     """
     certificate = report.certificate
-    folded = [rule for rule in report.rules if rule.is_drift and not rule.failed_plans]
-    rules = [rule for rule in report.rules if rule not in folded]
     trends, constants = _trends(report)
     return {
         "report": report,
@@ -96,10 +94,9 @@ def report_values(
         "headline": headline(report),
         "open_points": open_points(report),
         "rules": {
-            outcome: [rule for rule in rules if rule.outcome is outcome] for outcome in RuleOutcome
+            outcome: [rule for rule in report.rules if rule.outcome is outcome]
+            for outcome in RuleOutcome
         },
-        "drift": folded,
-        "drift_line": drift_line(folded),
         "observation": observed_text,
         "records": certificate.total("records"),
         "gaps": certificate.total("gaps"),
@@ -109,16 +106,6 @@ def report_values(
         "trends": trends,
         "constants": constants,
     }
-
-
-def drift_line(rules: Sequence[RuleSummary]) -> str:
-    """Return a line about drift rules that no plan failed."""
-    usual = sum(bool(rule.measured_plans) for rule in rules)
-    if not usual:
-        return "Drift: not enough history"
-    others = f", {len(rules) - usual} not compared" if len(rules) > usual else ""
-    spread = "measures within their" if usual > 1 else "measure within its"
-    return f"Drift: {usual} {spread} usual spread{others}"
 
 
 def minute(time: datetime) -> str:
@@ -182,7 +169,7 @@ def _trends(report: PipelineReport) -> tuple[list[Trend], list[tuple[str, str]]]
     figures += [
         (rule.name, _SHARE if rule.is_share else rule.check, rule.values, rule.failed_plans)
         for rule in report.rules
-        if rule.check != "records" and not rule.is_drift
+        if rule.check != "records"
     ]
     trends, constants = [], []
     for name, check, values, failed in figures:
