@@ -114,7 +114,7 @@ def test_records_of_transactions_deletion_and_quarantine_are_shown_with_their_re
         "    x\\u{202E}",
         "    ",
         "  typed     quarantined in typed plan 1: malformed, value",
-        "5  2026-03-01T12:00:00.002Z  no row: not read yet; Kafka: record. "
+        "5  2026-03-01T12:00:00.002Z  no row: unread; Kafka: record. "
         "No plan contains the offset yet.",
         "  key       UTF-8, 1 byte: k",
         "  value     null",
@@ -131,10 +131,10 @@ def test_records_of_transactions_deletion_and_quarantine_are_shown_with_their_re
     delete_records(admin, topic, before=6)
     first, *_, lost = tidemark(*ask, "--offset", "0", "--count", "6", "--json").json["records"]
     assert (first["kafka"], first["rows"][0]["key"]["text"]) == ("deleted", "a")
-    assert lost["absence"]["reason"] == "lost"
+    assert lost["absence"]["state"] == "lost"
     assert tidemark("accept-loss", "events", "--reason", "outage").code == ExitCode.OK
     (lost,) = tidemark(*ask, "--offset", "5", "--count", "1", "--json").json["records"]
-    assert lost["absence"]["reason"] == "lost, and the loss was accepted"
+    assert lost["absence"]["state"] == "lost"
     assert lost["absence"]["detail"].endswith(" UTC: outage")
 
     assert (
@@ -142,7 +142,7 @@ def test_records_of_transactions_deletion_and_quarantine_are_shown_with_their_re
         == ExitCode.OK
     )
     (undone,) = tidemark(*ask, "--offset", "0", "--count", "1", "--json").json["records"]
-    assert (undone["rows"], undone["absence"]["reason"]) == ([], "undone")
+    assert (undone["rows"], undone["absence"]["state"]) == ([], "unread")
 
 
 def test_a_record_that_compaction_removed_before_the_landing_is_a_gap(
@@ -156,7 +156,7 @@ def test_a_record_that_compaction_removed_before_the_landing_is_a_gap(
     land(lake)
     found = tidemark("records", "events", "--partition", "0", "--offset", "0", "--json").json
     kinds = [
-        (each["kafka"], len(each["rows"]), each["absence"] and each["absence"]["reason"])
+        (each["kafka"], len(each["rows"]), each["absence"] and each["absence"]["state"])
         for each in found["records"][:4]
     ]
     assert kinds == [
@@ -197,7 +197,7 @@ def test_an_aborted_record_stays_a_gap_after_the_isolation_level_has_changed(
     spec.write_text(f"{spec.read_text()}isolation_level: read_uncommitted\n")
     page = ("records", "events", "--partition", "0", "--offset", "0", "--count", "5", "--json")
     kinds = [
-        (each["kafka"], each["absence"] and each["absence"]["reason"])
+        (each["kafka"], each["absence"] and each["absence"]["state"])
         for each in tidemark(*page).json["records"]
     ]
     assert kinds == [
@@ -238,7 +238,7 @@ def test_rows_of_a_recreated_topic_are_found_by_its_id(
     assert tidemark("accept-recreation", "events", "--reason", "test").code == ExitCode.OK
     new = tidemark(*ask).json
     assert new["topic_id"] != old
-    assert new["records"][0]["absence"]["reason"] == "after the end of the readable log"
+    assert new["records"][0]["absence"]["state"] == "after the end of the readable log"
     assert tidemark(*by_time, "--topic-id", old).json["error"] == "OtherIncarnation"
     (entry,) = tidemark(*ask, "--topic-id", old).json["records"]
     assert (entry["kafka"], entry["rows"][0]["value"]["text"]) == (

@@ -223,7 +223,7 @@ def test_records_are_shown_without_kafka_and_cannot_change_the_terminal(
     assert "\\u{001B}[2J\\u{000D}0  landed\\u{2028}\\u{202E}" in others[2]
     assert others[3] == '  header "\\\\u{001B}h" hex, 1 byte: 9b'
     assert "  typed     decoded in typed plan 1" in others
-    unknown = "1  no row: not read, and unknown whether Kafka has it; Kafka: unknown."
+    unknown = "1  no row: unknown; Kafka: unknown."
     assert others[-1].startswith(unknown)
     assert all(each.isprintable() for each in (first, *others))
 

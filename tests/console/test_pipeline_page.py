@@ -172,7 +172,7 @@ def test_accepted_losses_have_a_sentence_with_a_link_to_the_first(
     assert sentence in text_of(page).replace(" .", ".")
     (link,) = re.findall('<a href="([^"]+)">offset 9 of partition 0</a>', page)
     record = text_of(client.get(unescape(link)).text.partition("<article")[2])
-    assert "lost, and the loss was accepted" in record
+    assert "table: lost" in record
     assert sentence not in text_of(client.get("/pipelines/events?partition=1").text)
 
 

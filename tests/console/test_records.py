@@ -228,7 +228,7 @@ def test_each_offset_has_the_state_of_its_record_or_the_reason_of_its_absence(
     assert offsets_of(client.get(address.format(1, 0)).text)[:2] == [
         "0 Kafka: deleted table: lost Kafka deleted the offset before a plan read it. The loss is "
         "not accepted.",
-        "1 Kafka: record table: not read yet No plan contains the offset yet.",
+        "1 Kafka: record table: unread No plan contains the offset yet.",
     ]
     permanent = address.format(0, 4)
     assert f'<h2><a href="{html.escape(permanent)}">4</a>' in page

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from tidemark.core.errors import (
     ExitCode,
     InvalidRange,
     InvalidReference,
+    LostRange,
     OtherIncarnation,
     TableRestored,
     TopicChanged,
@@ -35,8 +38,10 @@ from tidemark.core.watermarks import IsolationLevel
 from tidemark.kafka.errors import KafkaUnavailable, TopicMissing
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ControlConflict, EngineFailed, ForeignTable
+from tidemark.repair.errors import NothingToDo
 from tidemark.report import coverage_rows, records
-from tidemark.report.absence import Absence, KafkaState
+from tidemark.report.absence import KafkaState
+from tidemark.report.coverage import OffsetState, coverage
 from tidemark.report.decoded_rows import DecodedTables
 from tidemark.report.errors import FilesTooLarge
 from tidemark.report.record_page import DecodingState, PagePart, RecordPage
@@ -51,7 +56,7 @@ def page(pipeline: MemoryPipeline, count: int = 10, topic_id: str | None = None)
 
 def reasons(found: RecordPage) -> list[str | None]:
     """Return the reason of each offset without a row; None for the others."""
-    return [each.absence.absence.value if each.absence else None for each in found.entries]
+    return [each.absence.state.value if each.absence else None for each in found.entries]
 
 
 def refuse(error: Exception) -> Callable[..., Any]:
@@ -224,7 +229,7 @@ def test_an_aborted_record_does_not_prove_a_missing_row() -> None:
 def test_open_unread_and_unwritten_offsets_have_their_reasons() -> None:
     pipeline = MemoryPipeline()
     pipeline.produce(0, 1)
-    assert reasons(page(pipeline, 2)) == ["not read yet", "after the end of the readable log"]
+    assert reasons(page(pipeline, 2)) == ["unread", "after the end of the readable log"]
     pipeline.run("a")
     pipeline.produce(0, 1)
     plan = pipeline.plan("b")
@@ -233,7 +238,7 @@ def test_open_unread_and_unwritten_offsets_have_their_reasons() -> None:
     assert reasons(found) == [
         None,
         "in an open plan",
-        "not read yet",
+        "unread",
         "after the end of the readable log",
     ]
     assert found.entries[1].absence is not None
@@ -248,7 +253,7 @@ def test_an_undone_plan_is_named_until_its_offsets_land_again() -> None:
     pipeline.undo.undo(1, "ada", "wrong topic")
     absence = page(pipeline, 1).entries[0].absence
     assert absence is not None
-    assert (absence.absence, absence.plan) == (Absence.UNDONE, 1)
+    assert (absence.state, absence.plan) == (OffsetState.UNREAD, 1)
     assert "ada undid plan 1: wrong topic" in absence.detail
     pipeline.run("b")
     assert reasons(page(pipeline, 2)) == [None, None]
@@ -260,14 +265,59 @@ def test_a_lost_offset_has_the_operator_who_accepted_the_loss_and_the_reason() -
     pipeline.run("a")
     pipeline.produce(0, 3)
     pipeline.kafka.delete_records("events", 0, before=3)
-    assert reasons(page(pipeline, 4)) == [None, "lost", "lost", "not read yet"]
+    assert reasons(page(pipeline, 4)) == [None, "lost", "lost", "unread"]
     pipeline.decisions.accept_loss((), "ada", "broker outage")
     found = page(pipeline, 4)
-    assert reasons(found)[:3] == [None, *["lost, and the loss was accepted"] * 2]
+    assert reasons(found)[:3] == [None, *["lost"] * 2]
     assert found.entries[1].absence is not None
     assert found.entries[1].absence.detail.endswith(
         "ada accepted the loss at 2026-03-01 12:00 UTC: broker outage"
     )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_records_and_coverage_have_one_state_of_each_offset(seed: int) -> None:
+    """Random runs, undos, backfills, losses and deletions by Kafka."""
+    source = Random(seed)
+    start = source.choice((StartPolicy.EARLIEST, StartPolicy.LATEST))
+    pipeline = MemoryPipeline(spec=make_spec(start=start))
+    pipeline.produce(0, 3)
+    pipeline.run("start")
+    for number in range(12):
+        pipeline.produce(0, source.randint(1, 3))
+        low, end = pipeline.kafka.topics["events"][0].low, pipeline.kafka.topics["events"][0].end
+        match source.choice(("run", "run", "undo", "delete", "accept", "backfill")):
+            case "run":
+                with suppress(LostRange):
+                    pipeline.run(f"run {number}")
+            case "undo" if held := [n for n, r in pipeline.ledger.plans.items() if r.held_now]:
+                pipeline.undo.undo(source.choice(held), "ada", "wrong", allow_loss=True)
+            case "delete":
+                pipeline.kafka.delete_records("events", 0, before=source.randint(low, end))
+            case "accept":
+                with suppress(NothingToDo):
+                    pipeline.decisions.accept_loss((), "ada", "outage")
+            case "backfill" if low < end:
+                with suppress(LostRange):
+                    request = wanted((0, low, source.randint(low + 1, end)))
+                    plan = pipeline.planner.backfill(request, RunOrigin(f"fill {number}")).plan
+                    if plan:
+                        pipeline.ingest.execute(plan.sequence)
+    topic = pipeline.kafka.topic_watermarks("events", pipeline.spec.isolation_level)
+    covered = coverage(pipeline.control.summary("events"), topic)[0].states
+    states = {
+        offset: state
+        for state, some in covered.items()
+        for span in some
+        for offset in range(span.start, span.end)
+    }
+    found = page(pipeline, 49)
+    for entry in found.entries:
+        state = entry.absence.state if entry.absence else OffsetState.LANDED
+        if entry.offset not in states:
+            assert state is KafkaState.AFTER_END
+        else:
+            assert state is states[entry.offset], (entry.offset, entry.absence)
 
 
 def test_an_accepted_loss_is_recognised_without_its_event(
@@ -283,7 +333,7 @@ def test_an_accepted_loss_is_recognised_without_its_event(
     failed = EngineFailed(operation="reading", reason="test")
     monkeypatch.setattr(pipeline.control, "accepted_losses", refuse(failed))
     found = page(pipeline, 3)
-    assert reasons(found)[2] == "lost, and the loss was accepted"
+    assert reasons(found)[2] == "lost"
     assert found.errors == {PagePart.CONTROL: failed}
 
 
@@ -295,7 +345,7 @@ def test_offsets_before_the_start_are_expired_if_kafka_has_deleted_them() -> Non
     plan = pipeline.planner.backfill(wanted((0, 2, 3)), RunOrigin("b")).plan
     assert plan is not None
     pipeline.ingest.execute(plan.sequence)
-    expected = ["expired before the start", "before the start", None, "before the start"]
+    expected = ["expired", "before the start", None, "before the start"]
     assert reasons(page(pipeline, 4)) == expected
 
 
@@ -308,7 +358,7 @@ def test_offsets_of_another_incarnation_have_their_own_page() -> None:
     old = page(pipeline, 3)
     assert (old.topic_id, old.watermarks) == ("id-1", None)
     assert {each.kafka for each in old.entries} == {KafkaState.OTHER_TOPIC}
-    assert reasons(old) == [None, None, "not read before the topic was recreated"]
+    assert reasons(old) == [None, None, "another incarnation of the topic"]
     assert isinstance(old.errors[PagePart.KAFKA], TopicRecreated)
     new = page(pipeline, 1, "id-2")
     assert reasons(new) == ["another incarnation of the topic"]
@@ -328,7 +378,7 @@ def test_an_undone_offset_of_a_recreated_topic_cannot_be_read_again(
     def detail() -> str:
         absence = page(pipeline, 1).entries[0].absence
         assert absence is not None
-        assert absence.absence is Absence.UNDONE
+        assert absence.plan == 1
         return absence.detail
 
     assert detail().startswith("The offset is unread again.")
@@ -347,7 +397,7 @@ def test_a_spec_that_names_another_topic_has_the_page_of_the_landed_topic() -> N
     assert (found.topic, found.topic_id) == ("events", "id-1")
     assert isinstance(found.errors[PagePart.KAFKA], TopicChanged)
     assert [each.kafka for each in found.entries] == [KafkaState.RECORD] * 3
-    assert reasons(found) == [None, None, "not read yet"]
+    assert reasons(found) == [None, None, "unread"]
     other = page(pipeline, 1, "id-9")
     assert other.topic == "other"
     absence = other.entries[0].absence
@@ -451,7 +501,7 @@ def test_the_sets_of_a_page_are_built_once(monkeypatch: pytest.MonkeyPatch) -> N
     counts = []
     for size in (2, 100):
         calls.clear()
-        assert reasons(page(pipeline, size))[:2] == ["undone"] * 2
+        assert reasons(page(pipeline, size))[:2] == ["unread"] * 2
         counts.append(len(calls))
     assert counts[0] == counts[1]
 
@@ -474,7 +524,7 @@ def test_without_kafka_a_page_still_has_the_rows(monkeypatch: pytest.MonkeyPatch
     assert found.errors == {PagePart.KAFKA: failed}
     assert [len(each.rows) for each in found.entries] == [1, 1, 0]
     assert {each.kafka for each in found.entries} == {KafkaState.UNKNOWN}
-    assert reasons(found)[2] == "not read, and unknown whether Kafka has it"
+    assert reasons(found)[2] == "unknown"
 
 
 def test_without_kafkas_records_a_page_still_has_the_rows_and_watermarks(
@@ -524,7 +574,7 @@ def test_undone_rows_that_a_restore_brought_back_are_not_recorded(tmp_path: Path
     lake.run(1)
     version = DeltaTable(lake.uri).version()
     lake.undo.undo(2, "ada", "wrong")
-    assert reasons(lake.pipeline.records(0, 0, 3)) == [None, None, "undone"]
+    assert reasons(lake.pipeline.records(0, 0, 3)) == [None, None, "unread"]
     DeltaTable(lake.uri).restore(version)
     found = lake.pipeline.records(0, 0, 3)
     assert isinstance(found.errors[PagePart.BRONZE], TableRestored)

@@ -150,7 +150,7 @@ def _state(entry: RecordEntry) -> str:
         return f"row unknown; {kafka}"
     absence = entry.absence
     plan = "" if absence.plan is None else f" (plan {absence.plan})"
-    return f"no row: {absence.absence}{plan}; {kafka}. {visible(absence.detail)}"
+    return f"no row: {absence.state}{plan}; {kafka}. {visible(absence.detail)}"
 
 
 def _decoding(entry: RecordEntry) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -33,37 +33,18 @@ class KafkaState(StrEnum):
     """Kafka did not answer, or the connection leads to another cluster."""
 
 
-class Absence(StrEnum):
-    """The reason for an offset without a row."""
-
-    GAP = "gap"
-    MISSING = "missing"
-    UNCLEAR = "gap or missing"
-    LOSS_ACCEPTED = "lost, and the loss was accepted"
-    LOST = "lost"
-    PLANNED = "in an open plan"
-    UNDOING = "being undone"
-    UNDONE = "undone"
-    UNREAD = "not read yet"
-    UNKNOWN = "not read, and unknown whether Kafka has it"
-    UNREADABLE = "not read before the topic was recreated"
-    BEFORE_START = "before the start"
-    EXPIRED = "expired before the start"
-    AFTER_END = "after the end of the readable log"
-    OTHER_TOPIC = "another incarnation of the topic"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbsenceReason:
     """Why a table has no row at an offset.
 
     Attributes:
-        absence: The reason.
+        state: The state of the offset, as coverage shows it; Kafka's answer for an offset that
+            coverage does not contain.
         detail: The reason in a sentence, with its plan or its operator.
         plan: Number of the plan that contains the offset; None without one.
     """
 
-    absence: Absence
+    state: OffsetState | KafkaState
     detail: str
     plan: int | None = None
 
@@ -141,11 +122,7 @@ class AbsenceRules:
         if _contains(self.landed, offset):
             return self._landed_without_row(offset, kafka)
         return (
-            self._accepted_loss(offset)
-            or self._plan(offset)
-            or self._undone(offset, kafka)
-            or self._other_topic()
-            or self._uncovered(offset, kafka)
+            self._accepted_loss(offset) or self._plan(offset) or self._without_plan(offset, kafka)
         )
 
     def _landed_without_row(self, offset: int, kafka: KafkaState) -> AbsenceReason:
@@ -155,14 +132,14 @@ class AbsenceRules:
         has_record = kafka is KafkaState.RECORD
         hid_aborted = bool(held and held.hid_aborted)
         if state is OffsetState.GAP:
-            absence, detail = Absence.GAP, _GAP
+            detail = _GAP
             if has_record:
                 detail = _ABORTED if hid_aborted else _LATER_RECORD
         elif state is OffsetState.MISSING or (has_record and not hid_aborted):
-            absence, detail = Absence.MISSING, _MISSING
+            state, detail = OffsetState.MISSING, _MISSING
         else:
-            absence, detail = Absence.UNCLEAR, _UNCLEAR
-        return AbsenceReason(absence=absence, plan=held.plan if held else None, detail=detail)
+            state, detail = OffsetState.UNCLEAR, _UNCLEAR
+        return AbsenceReason(state=state, plan=held.plan if held else None, detail=detail)
 
     def _accepted_loss(self, offset: int) -> AbsenceReason | None:
         for at, loss in self.losses:
@@ -172,11 +149,11 @@ class AbsenceRules:
                     f"Kafka deleted the offset before a plan read it. {loss.requested_by} accepted "
                     f"the loss at {at:%Y-%m-%d %H:%M} UTC: {loss.reason}"
                 )
-                return AbsenceReason(absence=Absence.LOSS_ACCEPTED, detail=detail)
+                return AbsenceReason(state=OffsetState.LOST, detail=detail)
         is_current = self.ledger.topic_id == self.topic_id
         if is_current and _contains(self.ledger.accepted_losses.get(self.partition), offset):
             detail = "An operator accepted the loss. The event cannot be read."
-            return AbsenceReason(absence=Absence.LOSS_ACCEPTED, detail=detail)
+            return AbsenceReason(state=OffsetState.LOST, detail=detail)
         return None
 
     def _plan(self, offset: int) -> AbsenceReason | None:
@@ -184,29 +161,27 @@ class AbsenceRules:
             number = record.plan.sequence
             if record.is_open:
                 return AbsenceReason(
-                    absence=Absence.PLANNED,
+                    state=OffsetState.PLANNED,
                     plan=number,
                     detail=f"Plan {number} contains the offset and has not landed.",
                 )
             if record.undoing:
                 return AbsenceReason(
-                    absence=Absence.UNDOING,
+                    state=OffsetState.PLANNED,
                     plan=number,
                     detail=f"An undo is removing the rows of plan {number}.",
                 )
         return None
 
-    def _undone(self, offset: int, kafka: KafkaState) -> AbsenceReason | None:
+    def _without_plan(self, offset: int, kafka: KafkaState) -> AbsenceReason:
+        found = self._other_topic() or self._uncovered(offset, kafka)
         for record in reversed(self._plans_with(offset)):
             if isinstance(by := record.cancelled_by, Undone):
                 number = record.plan.sequence
                 now = _AFTER_UNDO.get(kafka, "The offset is unread again.")
-                return AbsenceReason(
-                    absence=Absence.UNDONE,
-                    plan=number,
-                    detail=f"{now} {by.requested_by} undid plan {number}: {by.reason}",
-                )
-        return None
+                detail = f"{now} {by.requested_by} undid plan {number}: {by.reason}"
+                return replace(found, plan=number, detail=detail)
+        return found
 
     def _plans_with(self, offset: int) -> list[PlanRecord]:
         return [record for record, planned in self.plans if _contains(planned, offset)]
@@ -216,7 +191,7 @@ class AbsenceRules:
         if known in (None, self.topic_id):
             return None
         return AbsenceReason(
-            absence=Absence.OTHER_TOPIC,
+            state=KafkaState.OTHER_TOPIC,
             detail=(
                 f"The offset belongs to topic id {self.topic_id}. The pipeline reads topic "
                 f"{self.ledger.topic}, id {known}."
@@ -228,27 +203,25 @@ class AbsenceRules:
         # A partition that was added to the topic begins at 0 (S10).
         start = self.ledger.starts.get(self.partition, 0 if self.ledger.starts else None)
         deleted = kafka is KafkaState.DELETED
+        state: OffsetState | KafkaState = kafka
         if kafka is KafkaState.AFTER_END:
-            absence = Absence.AFTER_END
             detail = "Kafka has no readable record here yet."
         elif start is not None and offset < start:
-            absence = Absence.EXPIRED if deleted else Absence.BEFORE_START
+            state = OffsetState.EXPIRED if deleted else OffsetState.BEFORE_START
             detail = f"The pipeline starts at {start}, and no backfill has landed the offset."
         elif kafka is KafkaState.OTHER_TOPIC:
-            absence = Absence.UNREADABLE
             detail = "The topic was recreated before a plan landed the offset. No run can read it."
         elif kafka is KafkaState.UNKNOWN:
-            absence = Absence.UNKNOWN
             detail = "No plan contains the offset. Kafka did not answer whether it has a record."
         elif start is None:
-            absence = Absence.EXPIRED if deleted else Absence.UNREAD
+            state = OffsetState.EXPIRED if deleted else OffsetState.UNREAD
             detail = "The pipeline has no plan yet."
         elif deleted:
-            absence = Absence.LOST
+            state = OffsetState.LOST
             detail = "Kafka deleted the offset before a plan read it. The loss is not accepted."
         else:
-            absence, detail = Absence.UNREAD, "No plan contains the offset yet."
-        return AbsenceReason(absence=absence, detail=detail)
+            state, detail = OffsetState.UNREAD, "No plan contains the offset yet."
+        return AbsenceReason(state=state, detail=detail)
 
 
 def _contains(spans: SpanSet | None, offset: int) -> bool:

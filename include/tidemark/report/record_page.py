@@ -132,7 +132,7 @@ class RecordEntry:
             ],
             "differs": list(self.differs),
             "absence": absence
-            and {"reason": absence.absence.value, "plan": absence.plan, "detail": absence.detail},
+            and {"state": absence.state.value, "plan": absence.plan, "detail": absence.detail},
             "decoding": decoding
             and {
                 "state": decoding.state.value,
