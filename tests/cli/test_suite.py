@@ -73,7 +73,7 @@ def test_a_draft_is_written_and_never_overwritten(
     assert other.json["suite"]["notes"].startswith("Drafted from 20 records")
 
 
-@pytest.mark.parametrize("name", ["../evil", "Strict", "built_in", "ü", "", "a" * 300])
+@pytest.mark.parametrize("name", ["../evil", "Strict", "ü", "", "a" * 300])
 def test_an_invalid_name_is_refused(
     lake: FileLake, offline: Command, tmp_path: Path, name: str
 ) -> None:

@@ -23,7 +23,7 @@ from tidemark.cli.output import err, note, out, print_error_record, print_json, 
 from tidemark.connections import LOCAL_CONNECTION
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.texts import counted
-from tidemark.quality.suite import BATCH_COLUMNS, BUILT_IN_SUITE, load_suite
+from tidemark.quality.suite import BATCH_COLUMNS, load_suite
 from tidemark.quality.suite_draft import check_no_suite, draft_suite, write_suite
 from tidemark.spec.decode import DEFAULT_REGISTRY
 from tidemark.spec.errors import SpecError, UnknownPipeline
@@ -145,10 +145,6 @@ def _with_suite(
     """
     if draft.suite is None:
         return draft, None
-    if draft.suite == BUILT_IN_SUITE.name:
-        raise typer.BadParameter(
-            f"the suite {draft.name} contains the built-in checks; choose another --name"
-        )
     rules = draft_suite(draft.name, draft.profile, set(BATCH_COLUMNS))
     if not rules["expectations"]:
         note(f"no suite: the records support no rule. {rules['notes']}")

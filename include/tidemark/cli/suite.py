@@ -12,7 +12,7 @@ from tidemark.app import App
 from tidemark.cli.arguments import AsJson, DryRun, LandedRecords, PipelineName
 from tidemark.cli.output import note, out, print_json
 from tidemark.core.texts import counted
-from tidemark.quality.suite import BATCH_COLUMNS, BUILT_IN_SUITE
+from tidemark.quality.suite import BATCH_COLUMNS
 from tidemark.quality.suite_draft import check_no_suite, draft_suite, write_suite
 from tidemark.spec.model import SUITE_NAME
 from tidemark.typed.profile_service import DEFAULT_SAMPLE
@@ -50,11 +50,8 @@ def init(
     tidemark = App.from_environment()
     spec = tidemark.spec(pipeline)
     chosen = spec.origin if name is None else name
-    if not re.fullmatch(SUITE_NAME, chosen) or chosen == BUILT_IN_SUITE.name:
-        raise typer.BadParameter(
-            f"the name of a suite must match {SUITE_NAME} and differ from {BUILT_IN_SUITE.name}; "
-            f"got {chosen!r}"
-        )
+    if not re.fullmatch(SUITE_NAME, chosen):
+        raise typer.BadParameter(f"the name of a suite must match {SUITE_NAME}; got {chosen!r}")
     file = tidemark.layout.suite(chosen)
     if not dry_run:
         check_no_suite(file)

@@ -60,7 +60,7 @@ class Suite:
     """The checks of every batch of a pipeline.
 
     Attributes:
-        name: Name of the suite and its file; `built_in` for a pipeline without a suite.
+        name: Name of the suite and its file; empty for a pipeline without a suite.
         file: Path of the file, for messages.
         notes: A sentence about the suite, for Data Docs.
         expectations: Expectation configurations of Great Expectations, as in the file.
@@ -78,9 +78,7 @@ class Suite:
     masked: frozenset[str] = frozenset()
 
 
-BUILT_IN_SUITE = Suite(
-    name="built_in", notes="The built-in checks, which run on every batch with every suite."
-)
+BUILT_IN_SUITE = Suite(name="")
 """The suite of a pipeline whose spec names none: only the built-in checks."""
 
 
@@ -158,8 +156,6 @@ def _problems(content: Mapping[str, Any], stem: str) -> _Problems:
     yield from _unknown(content, _FILE_KEYS, "")
     if content.get("name") != stem:
         yield "name", f"{stem!r}, the file's name", repr(content.get("name"))
-    if stem == BUILT_IN_SUITE.name:
-        yield "(file)", "a name other than that of the built-in suite", stem
     if not isinstance(content.get("notes", ""), str):
         yield "notes", "a string", _kind(content["notes"])
     columns: set[str] = set(BATCH_COLUMNS)
