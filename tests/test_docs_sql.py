@@ -227,7 +227,7 @@ def test_the_query_for_alarms_lists_alarming_pipelines_only(lake: FileLake, home
         lake.spec = spec
         row = {**status_row("prices", lake.status(), NOW), "pipeline": name}
         write_status(str(home.lakehouse / "control" / "status"), [row])
-    rows = home.rows("how-to/operations.md", "SELECT pipeline")
+    rows = home.rows("how-to/alarms.md", "SELECT pipeline")
     assert rows == [("alarming", NOW, 2, None, "LagTooLarge")]
 
 
@@ -237,7 +237,7 @@ def test_the_query_for_the_status_history_lists_the_highest_lag_of_each_day(home
     next_day = NOW + timedelta(hours=13)
     append_statuses(str(uri), [row, {**row, "lag": 9}, {**row, "pipeline": "orders", "lag": 99}])
     append_statuses(str(uri), [{**row, "checked_at": next_day, "lag_seconds": None}])
-    rows = home.rows("how-to/operations.md", "SELECT day")
+    rows = home.rows("how-to/alarms.md", "SELECT day")
     assert rows == [(NOW.date(), 9, 1.0), (next_day.date(), 3, None)]
 
 

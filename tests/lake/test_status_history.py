@@ -69,7 +69,7 @@ def app(tmp_path: Path) -> App:
 
 def test_the_columns_are_those_of_the_status_table_and_are_documented() -> None:
     assert set(COLUMNS.names) - {"day"} <= set(STATUS_COLUMNS.names)
-    page = (PROJECT / "docs" / "how-to" / "operations.md").read_text(encoding="utf-8")
+    page = (PROJECT / "docs" / "how-to" / "alarms.md").read_text(encoding="utf-8")
     section = page.partition("### History")[2].partition("\n## ")[0]
     assert [name for name in COLUMNS.names if f"`{name}`" not in section] == []
 

@@ -34,7 +34,7 @@ def lag_by_pipeline(uri: Path, where: str = "true") -> list[tuple[str, int]]:
 
 def test_every_value_of_a_status_has_a_column_in_table_and_page() -> None:
     assert set(row("a")) == set(COLUMNS.names)
-    page = (PROJECT / "docs" / "how-to" / "operations.md").read_text(encoding="utf-8")
+    page = (PROJECT / "docs" / "how-to" / "alarms.md").read_text(encoding="utf-8")
     section = page.partition("## The status table")[2].partition("## ")[0]
     assert [name for name in COLUMNS.names if f"`{name}`" not in section] == []
 

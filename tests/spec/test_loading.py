@@ -133,7 +133,7 @@ def missing_keys(section: type[BaseModel], used: Iterable[str]) -> set[str]:
         (specs._Spec, "reference/pipelines.md", ""),
         (specs._Limits, "reference/pipelines.md", "limits."),
         (specs._Quality, "reference/pipelines.md", "quality."),
-        (specs._Alarms, "how-to/operations.md", ""),
+        (specs._Alarms, "how-to/alarms.md", ""),
         (specs._Decode, "reference/typed.md", "decode."),
         (specs._Payload, "reference/typed.md", "decode.value."),
         (specs._Quarantine, "reference/typed.md", "decode.quarantine."),

@@ -59,7 +59,7 @@ COLUMNS = Schema(
         Field("alarms", DataType.utf8(), nullable=True),
     ]
 )
-"""The status table's columns; docs/how-to/operations.md explains each."""
+"""The status table's columns; docs/how-to/alarms.md explains each."""
 
 KAFKA_COLUMNS: Sequence[str] = (
     *("lag_checked_at", "lag", "held_back", "lag_seconds", "runway_seconds"),
