@@ -244,9 +244,10 @@ class SchemaResolver:
                 if schema.excess:
                     raise SchemaTooLarge(schema.excess)
                 wanted = column_of(expected, schema.text)
-        except SchemaTooLarge:
-            raise  # fence: large-schema-stops-no-partition
         except UnsupportedSchema as unusable:
+            # fence: large-schema-stops-no-partition
+            if isinstance(unusable, SchemaTooLarge):
+                raise
             return None, (str(unusable),)
         if part is Part.VALUE and self.decode.flattens and not isinstance(wanted, Struct):
             return None, ("the schema has no fields, so decode.flatten has no columns for it",)
