@@ -93,7 +93,7 @@ def _print_parts(airflow: AirflowStatus, bootstrap: str, spark: str) -> None:
     out.print(f"password  {airflow.password}")
     out.print(f"Kafka     {bootstrap}")
     out.print(f"Spark     {spark or 'none'}")
-    out.print("next      your own topic: docs/tutorial-own-topic.md")
+    out.print("next      your own topic: docs/how-to/own-topic.md")
     out.print("          the samples:    docs/tutorial.md")
 
 
