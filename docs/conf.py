@@ -78,10 +78,12 @@ def _complete(_: Any, page: str, source: list[str]) -> None:
     """Change the source of a page in place: a list with one text."""
     outside = {place: path for path, place in OUTSIDE.items()}
     if page == "index":
-        readme = (PROJECT / "README.md").read_text(encoding="utf-8").partition("\n## Pages\n")[0]
+        text = (PROJECT / "README.md").read_text(encoding="utf-8")
+        readme = text.partition("\n## Documentation\n")[0]
         # Sphinx does not follow the paths of pictures in HTML.
         readme = readme.replace('="docs/_static/', '="_static/')
-        source[0] = _with_links_of_site(readme, PROJECT) + source[0].partition("\n")[2]
+        pages = _with_links_of_site(source[0].partition("\n")[2], PROJECT / "docs")
+        source[0] = _with_links_of_site(readme, PROJECT) + pages
     elif page in outside:
         path = PROJECT / outside[page]
         source[0] = _with_links_of_site(path.read_text(encoding="utf-8"), path.parent)
