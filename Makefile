@@ -137,7 +137,7 @@ lock: $(MADE) ## Resolve requirements*.in again into requirements*.txt
 # -- run -----------------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: setup ## Watch it work: broker, Airflow, Spark, tables and quality report, then stop all
+demo: setup ## Watch it work: broker, Airflow, Spark, tables and checks, then stop all
 	@$(VENV)/bin/tidemark demo
 
 .PHONY: up

@@ -54,7 +54,7 @@ def demo(
 
     The demo starts its own broker, Spark server and Airflow on free ports, and stops them at the
     end. In a terminal it first prints the address of the console, and waits for the Enter key. The
-    tables and the reports stay in the demo's folder. The last line of the results begins with
+    tables and the Data Docs stay in the demo's folder. The last line of the results begins with
     `tidemark-demo` and contains counts. The exit code is 0 only if every check passed.
     """
     here = App.from_environment()
