@@ -55,12 +55,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection() -> None:
-    """Collect no garbage while thousands of tests are found, because all of them stay."""
+    """Stop garbage collection while pytest collects thousands of tests: it keeps all of them."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage from now on, except in what the collection of tests has created."""
+    """Start garbage collection again. Exclude the objects that exist now."""
     gc.freeze()
     gc.enable()
 

@@ -32,7 +32,7 @@ LIMITS: Mapping[str, int] = {
     "check": 1421,
     "run": 7896,
 }
-"""The requests of each step today. Work on a step lowers its limit; no change raises one."""
+"""Maximum requests of each step. Lower a limit if its step needs fewer; never raise a limit."""
 
 
 @pytest.mark.parametrize(

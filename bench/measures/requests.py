@@ -1,7 +1,7 @@
 """Requests to an object store by each step, and their time with and without a delay of 30 ms.
 
-The counts do not depend on the machine. Kafka is in memory. Requests of Spark are neither counted
-nor delayed: see `tests/support/store_home.py`.
+The counts do not depend on the machine. Kafka is in memory. The requests that replace Spark's are
+neither counted nor delayed: see `tests/support/store_home.py`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ TARGETS: Mapping[str, int] = {
     "check": 60,
     "run": 250,
 }
-"""Maximum requests of each step."""
+"""Target for the requests of each step. `tests/test_requests.py` enforces the present limits."""
 
 
 class _Stores:
-    """The sides, each with a store of its own in each repetition.
+    """The sides of the benchmark. Each repetition of a side has a store of its own.
 
     Attributes:
         kinds: The requests of the last repetition by step, table and kind.
@@ -128,7 +128,7 @@ def _open(context: Context) -> Iterator[Setup]:
             ),
             Side(
                 name="at_30_ms",
-                what="the same, each request delayed by 30 ms",
+                what="the same server, with each request delayed by 30 ms",
                 run=lambda _: on_store(0.03),
             ),
             Side(name="disk", what="a folder", run=lambda _: stores.on_disk()),
@@ -140,7 +140,7 @@ def _open(context: Context) -> Iterator[Setup]:
 BENCHMARKS = [
     Benchmark(
         name="requests",
-        title="Requests to an object store by each step, of tables with a log of ten commits",
+        title="Requests of each step to an object store, with ten commits in the log of each table",
         ratios=[
             *(
                 Ratio(over="at_0_ms", under=None, metric=f"{step}_requests", at_most=TARGETS[step])

@@ -151,7 +151,7 @@ class App:
 
     @staticmethod
     def table_owner(uri: str) -> str | None:
-        """Return the pipeline in the property of a table; None without a table or property."""
+        """Return the pipeline that a table's property names; None without a table or property."""
         from tidemark.lake.table_checks import table_owner
 
         return table_owner(uri)
@@ -253,7 +253,7 @@ class App:
         ]
 
     def sql_tables(self) -> Catalog:
-        """Return the tables that SQL can name: of all valid specs, and shared ones."""
+        """Return the tables that SQL can name: those of all valid specs, and the shared ones."""
         from tidemark.sql.tables import catalog
 
         return catalog(self.layout, self.specs.values())

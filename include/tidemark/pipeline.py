@@ -92,9 +92,9 @@ _Part = TypeVar("_Part")
 REPORTED_PERIOD = timedelta(days=30)
 """Period of a report without another one."""
 REPORTED_PLANS = 1_000
-"""Most plans of a pipeline whose report is a page of the console: a report reads every plan."""
+"""Maximum number of plans of a report in the console, because a report reads every plan."""
 REPORTED_RECORDS = 10_000
-"""Most quarantined records of such a pipeline."""
+"""Maximum number of open records in quarantine of a report in the console."""
 _PAGE_TIMEOUT_S = 5.0
 """Longest wait for Kafka for a page of records, in seconds."""
 
@@ -467,7 +467,7 @@ class Pipeline:
     def payload_decoder(self, records: Iterable[LogRecord]) -> PayloadDecoder:
         """Return the decoder of keys and values of some records, for commands that show them.
 
-        Its schemas are the stored ones, and those of the registry.
+        The decoder uses stored schemas, and schemas of the registry.
         """
         from tidemark.typed.decoded_payloads import PayloadDecoder
 

@@ -652,7 +652,7 @@ def main() -> None:
     sys.path.append(str(DAGS))
     for module in sys.argv[1:]:
         importlib.import_module(module)
-    # A collection in a fork would look through all of Airflow, and copy its memory.
+    # A garbage collection in a fork would traverse Airflow's objects, and so copy their memory.
     gc.freeze()
     answers = sys.stdout
     for line in sys.stdin:

@@ -301,7 +301,7 @@ def test_columns_that_a_suite_masks_now_are_masked_in_earlier_checks(
     assert _SCRIPT not in "".join(
         row[-1]
         for row in printed_rows(
-            offline("report", "events", *PERIOD).out, "Records against failed rules"
+            offline("report", "events", *PERIOD).out, "Records that violate rules"
         )
     )
     printed = offline("report", "events", *PERIOD, "--json")
@@ -364,14 +364,14 @@ def test_the_report_prints_failed_rules_with_records_and_writes_nothing(
         ("critical", "2"),
         ("warning", "2"),
     ]
-    assert [row[1:] for row in printed_rows(printed, "Records against failed rules")] == [
+    assert [row[1:] for row in printed_rows(printed, "Records that violate rules")] == [
         ["2", "0", "4", f"-1 {_SCRIPT}"],
         ["2", "0", "5", "null"],
     ]
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_without_a_pipeline_each_has_one_line(lake: FileLake, offline: Command) -> None:
+def test_a_report_of_all_pipelines_has_one_line_for_each(lake: FileLake, offline: Command) -> None:
     done = offline("report")
     assert done.code == ExitCode.OK
     assert done.out.splitlines() == [
@@ -386,7 +386,7 @@ def test_without_a_pipeline_each_has_one_line(lake: FileLake, offline: Command) 
 
 
 @pytest.mark.slow
-def test_an_undo_is_on_the_report(lake: FileLake, offline: Command, tmp_path: Path) -> None:
+def test_the_report_lists_an_undone_plan(lake: FileLake, offline: Command, tmp_path: Path) -> None:
     """The undone plan's figures and failures do not count."""
     since = f"{NOW - timedelta(days=1):%Y-%m-%d}"
     before = offline("report", "events", "--since", since, "--json").json

@@ -1043,7 +1043,7 @@ FENCES = (
         marker="files-with-removed-rows-are-rewritable",
         keeps="I7",
         operation=Never(),
-        noticed_by=("tests/lake/test_row_removal.py", "-k", "half_removed"),
+        noticed_by=("tests/lake/test_row_removal.py", "-k", "cannot_be_replaced"),
     ),
     Fence(
         marker="fenced-replacement-is-not-committed",

@@ -57,7 +57,7 @@ def value(number: int, **fields: Any) -> bytes:
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> TypedLake:
-    """Return four plans of two records, in a file of two plans for each of the schemas."""
+    """Return a lake with four plans of two records. Each schema has one file with two plans."""
     lake = TypedLake(tmp_path_factory.mktemp("lake"), decode=decodes(OLD))
     for number in (0, 2, 4, 6):
         if number == 4:
@@ -95,13 +95,13 @@ def undo(sequence: int) -> Callable[[TypedLake], object]:
 
 
 def test_delta_rs_still_cannot_rewrite_a_map_that_gained_a_field(lake: TypedLake) -> None:
-    """If this fails, delta-rs can remove and replace these rows."""
+    """If this fails, delta-rs can rewrite such a file, and `row_removal` is superfluous."""
     with pytest.raises(Exception, match="Cannot cast column 'value'"):
         DeltaTable(lake.typed_uri).delete("plan_sequence = 1")
 
 
 def check(lake: TypedLake) -> None:
-    """Check that each bronze row is decoded once, and in the ledger."""
+    """Decode, and check that the typed table and the ledger have each bronze row once."""
     lake.run()
     assert offsets(lake) == sorted(row["offset"] for row in lake.bronze_rows())
     lake.verify.verify().check()
@@ -117,7 +117,7 @@ def test_a_plan_with_an_older_form_of_a_map_is_undone_and_decoded_again(lake: Ty
 
 
 def test_rows_with_an_older_form_of_a_map_are_replaced(lake: TypedLake) -> None:
-    """The commit adds the files of the sink, and removes no row of another place."""
+    """The commit adds the files of the sink, and removes no row at another offset."""
     lake.bronze.land_again((0, 1, 6))
     lake.run()
     typed = lake.control.ledger(lake.spec.name).plans[5].plan
@@ -155,7 +155,7 @@ def change_property(lake: TypedLake, owner: str) -> None:
 
 
 def append_again(lake: TypedLake, offset: int = 0) -> None:
-    """Append the row at an offset again, in a file of its own."""
+    """Append a copy of the row at an offset, in a separate file."""
     rows = lake.typed.values_at("id-1", 0, Span(offset, offset + 1))
     schema = pa.schema(DeltaTable(lake.typed_uri).schema().to_arrow())
     write_deltalake(lake.typed_uri, pa.Table.from_pylist(rows, schema), mode="append")
@@ -164,7 +164,7 @@ def append_again(lake: TypedLake, offset: int = 0) -> None:
 def meanwhile(
     lake: TypedLake, monkeypatch: pytest.MonkeyPatch, rival: Callable[[TypedLake], object]
 ) -> None:
-    """Call another process once, after rows are rewritten and before the check of the commit."""
+    """Let another process commit once, between the rewrite of rows and the check of the commit."""
 
     def late(*arguments: Any) -> int:
         monkeypatch.undo()
@@ -216,7 +216,7 @@ def replacement(lake: TypedLake) -> Plan:
 def test_i1_a_replacement_over_another_commit_keeps_each_row_once(
     lake: TypedLake, monkeypatch: pytest.MonkeyPatch, rival: Callable[[TypedLake], object]
 ) -> None:
-    """It is refused if the commit has changed rows of its files, and lands when it runs again."""
+    """A commit that changed its files refuses the replacement. The next execution lands it."""
     plan = replacement(lake)
     if rival is append_again:
         rival = partial(append_again, offset=1)
@@ -260,7 +260,7 @@ def test_a_replacement_names_the_damaged_file_that_it_has_to_rewrite(lake: Typed
         lake.typed.land(plan, [], UNCOMPARED, replace_rows)
 
 
-def test_i7_rows_are_not_half_removed_beside_a_file_that_cannot_be_replaced(
+def test_i7_no_row_is_removed_if_a_file_cannot_be_replaced(
     lake: TypedLake,
 ) -> None:
     """A commit of delta-rs cannot name such a path, nor a file with a deletion vector."""

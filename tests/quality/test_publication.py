@@ -103,7 +103,7 @@ def check(
     minutes: int = 0,
     during: Callable[[], object] = lambda: None,
 ) -> None:
-    """Check a plan, some minutes from now."""
+    """Check a plan at a time some minutes after the start of the test."""
     Quality(
         spec=lake.spec,
         data_table=str(lake.uri),

@@ -273,7 +273,7 @@ def test_a_changed_spec_does_not_make_an_upsert_table_out_of_date_since_its_firs
 
 
 @pytest.mark.parametrize("is_restored", [False, True])
-def test_records_after_the_last_merge_make_a_table_that_must_be_rebuilt_out_of_date(
+def test_a_due_rebuild_is_out_of_date_since_the_first_change_after_the_last_merge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restored: bool
 ) -> None:
     """Otherwise no alarm would report a rebuild that always fails."""

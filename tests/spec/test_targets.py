@@ -161,7 +161,7 @@ OWNERS = {
     "silver/events_quarantine": "events@typed",
     "silver/events_latest": "events@upsert",
 }
-"""The tables of `events` and the pipelines in their properties."""
+"""The property `tidemark.pipeline` of each table of `events`, by location."""
 
 
 @pytest.mark.parametrize("place", OWNERS)
@@ -170,7 +170,7 @@ OWNERS = {
 def test_an_edited_target_does_not_take_the_table_of_another_recorded_pipeline(
     folders: Folders, place: str, key: str, name: str
 ) -> None:
-    """The property of the existing table decides, also for an upsert table, without events."""
+    """The property of the existing table decides, also for an upsert table, which has no events."""
     folders.spec(decode=DECODED)
     edited = {
         "target": {"target": place},
@@ -185,7 +185,7 @@ def test_an_edited_target_does_not_take_the_table_of_another_recorded_pipeline(
     assert (list(found.specs), list(found.broken)) == (["events"], [name])
     problem = problems_of(found.broken[name])[0]
     assert (problem.key, problem.expected) == (key, OWN)
-    assert problem.found == f"{place!r}, as in events.yaml; the existing table is of events"
+    assert problem.found == f"{place!r}, as in events.yaml; the existing table belongs to events"
 
 
 def test_a_table_of_a_third_pipeline_decides_no_conflict(folders: Folders) -> None:
@@ -207,7 +207,7 @@ def test_two_existing_tables_one_inside_the_other_are_both_refused(folders: Fold
 
 
 def test_a_table_that_cannot_be_read_leaves_only_the_conflict_undecided(folders: Folders) -> None:
-    """Events of one of the two tables decide without the tables."""
+    """If the control table has events of one of two tables, `load_specs` reads neither."""
     error = StorageUnavailable(location="s3://lake", operation="reading", reason="no answer")
 
     def unavailable(_: str) -> str:

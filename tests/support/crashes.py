@@ -289,7 +289,7 @@ class Trace:
 
 
 _PARTS_WITH_PORTS = ("planner", "ports", "source")
-"""Fields of services that have ports of their own."""
+"""Fields of a service whose values also have ports."""
 
 
 def _port(field: str) -> str | None:

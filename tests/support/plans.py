@@ -27,7 +27,7 @@ UNCOMPARED = TableState(transactions={}, restores=())
 
 
 def no_owner(_uri: str) -> None:
-    """Return the owner of a table that does not exist."""
+    """Return None, as for a location without a table."""
 
 
 def make_spec(**changes: Any) -> PipelineSpec:

@@ -258,7 +258,7 @@ class Proxy:
 
 
 def exactly(side: socket.socket, count: int) -> bytes:
-    """Read some bytes; raise EOFError if the connection closes before."""
+    """Read exactly this number of bytes; raise EOFError if the connection closes before."""
     data = side.recv(count, socket.MSG_WAITALL)
     if len(data) < count:
         raise EOFError
@@ -266,7 +266,7 @@ def exactly(side: socket.socket, count: int) -> bytes:
 
 
 def parts(side: socket.socket, count: int) -> Iterator[bytes]:
-    """Read some bytes, in parts as they arrive; raise EOFError if the connection closes before."""
+    """Yield this number of bytes in parts; raise EOFError if the connection closes before."""
     while count:
         data = side.recv(min(count, _CHUNK))
         if not data:

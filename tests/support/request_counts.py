@@ -1,4 +1,4 @@
-"""A proxy before an object store that counts requests, by table and by what they touch.
+"""A proxy in front of an object store. It counts requests by table and by kind of object.
 
 with RequestCounter(port) as counter:
     counter.delay(0.03)
@@ -34,17 +34,17 @@ _TABLES = {
     "_latest/": "upsert",
     "/silver/": "typed",
 }
-"""Tables by a part of their objects' names. The first part that fits decides."""
+"""Tables by a part of the names of their objects. The first part in a name decides."""
 _LENGTH = re.compile(rb"^content-length: *(\d+)", re.IGNORECASE | re.MULTILINE)
 _CHUNKED = re.compile(rb"^transfer-encoding: *chunked", re.IGNORECASE | re.MULTILINE)
 
 
 class Request(NamedTuple):
-    """The table and the object that a request touches.
+    """The table and the kind of object of a request.
 
     Attributes:
         table: The table, such as `bronze`; `other` for objects outside all tables.
-        kind: The kind of object with the method, such as `log GET`.
+        kind: The kind of object and the method, such as `log GET`.
     """
 
     table: str
@@ -56,7 +56,7 @@ Requests = Counter[Request]
 
 
 def request_of(method: str, target: str) -> Request:
-    """Return what a request of S3 touches, by its method and its target."""
+    """Return the table and the kind of an S3 request, from its method and target."""
     address = urlsplit(target)
     query = parse_qs(address.query, keep_blank_values=True)
     lists = method == "GET" and ("list-type" in query or "prefix" in query)
@@ -79,7 +79,7 @@ class _CountingProxy(Proxy):
     """Counts and delays the HTTP requests to one port of this machine.
 
     Attributes:
-        delay_s: Seconds that each request waits before it is passed on.
+        delay_s: Seconds by which the proxy delays each request.
         counts: Requests so far.
         is_paused: Whether requests are neither counted nor delayed.
     """
@@ -91,7 +91,7 @@ class _CountingProxy(Proxy):
         self.is_paused = False
 
     def take(self) -> Requests:
-        """Return the counts, and start again from 0."""
+        """Return the counts, and reset them to 0."""
         with self._changed:
             counts, self.counts = self.counts, Requests()
         return counts
@@ -142,7 +142,7 @@ class _CountingProxy(Proxy):
 def _line(side: socket.socket) -> bytes:
     line = bytearray()
     while not line.endswith(b"\n"):
-        # Peek, to take no byte of the body.
+        # Peek, because the body stays in the socket.
         seen = side.recv(8192, socket.MSG_PEEK)
         if not seen:
             raise EOFError
@@ -168,8 +168,8 @@ def _serve(target_port: int, commands: Pipe) -> None:
 class RequestCounter:
     """A proxy that counts requests, in a process of its own. A thread-safe context manager.
 
-    Some functions of delta-rs keep Python's lock while they wait for the store. A proxy in the same
-    process could not forward their requests.
+    Some functions of delta-rs hold Python's global interpreter lock (GIL) while they wait for the
+    store. A proxy in the same process could not forward their requests.
 
     Args:
         target_port: Port of the store.
@@ -196,7 +196,7 @@ class RequestCounter:
         self._process.join(30)
 
     def delay(self, seconds: float) -> None:
-        """Let each later request wait for some seconds before it is passed on."""
+        """Delay each later request by this number of seconds."""
         self._ask("delay_s", seconds)
 
     def take(self) -> Requests:

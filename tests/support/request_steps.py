@@ -32,7 +32,7 @@ class StepCost:
 
 @contextmanager
 def counted_home(folder: Path) -> Iterator[tuple[StoreHome, RequestCounter]]:
-    """Start a store and the proxy before it, and prepare the tables of a home."""
+    """Start a store and the proxy in front of it. Yield a home for the store, and the counter."""
     with honouring_store(folder / "store") as store:
         port = int(store.environ["AWS_ENDPOINT_URL"].rpartition(":")[2])
         with RequestCounter(port) as counter:
@@ -44,12 +44,12 @@ def counted_home(folder: Path) -> Iterator[tuple[StoreHome, RequestCounter]]:
 def measure_steps(
     home: StoreHome, counter: RequestCounter, place: Callable[[str], None]
 ) -> Mapping[str, StepCost]:
-    """Run each step but the whole run once, as separate commands, and return its cost.
+    """Run each step except `run` once, in a separate command. Return the cost of each step.
 
     Args:
         home: The home, prepared for the place `steps`.
         counter: Counts the requests.
-        place: Makes commands use the tables of a place.
+        place: Makes later commands use the tables of a place.
     """
     place("steps")
     idle = {

@@ -1,7 +1,7 @@
 """A home whose tables are in an object store, with Kafka in memory and without Spark.
 
 Commands run in this process. PyArrow and delta-rs replace Spark: they read and write rows, and
-commit merges. These requests are not counted.
+commit merges. The counter does not count these requests.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class KeyedKafka(MemoryKafka):
 
 @dataclass(frozen=True)
 class _NoSpark:
-    """Sessions of a process without Spark."""
+    """Replaces the sessions of Spark."""
 
     write_options: Mapping[str, str] = field(default_factory=dict)
 
@@ -146,15 +146,15 @@ class StoreHome:
             "TIDEMARK_HOME": str(folder),
             "TIDEMARK_LAKEHOUSE": str(self._local),
             "TIDEMARK_PIPELINES": str(specs),
-            # Nothing listens there: the records are in memory.
+            # No broker has this address: the records are in memory.
             connection_variable(LOCAL_CONNECTION): kafka_connection("127.0.0.1:1"),
         }
 
     def prepare(self, *places: str) -> None:
         """Land, decode and merge some records, and extend the logs, all in a folder.
 
-        Each table has exactly `COMMITS` commits after its last checkpoint, and the passed tests of
-        the storage of all places.
+        Each table has exactly `COMMITS` commits after its last checkpoint. Its log records that the
+        storage of each place passed the tests.
         """
         self._run_everything()
         for uri in self._tables():
@@ -167,7 +167,7 @@ class StoreHome:
             table = DeltaTable(uri)
             for _ in range(table.version(), COMMITS):
                 table.create_write_transaction([], "append", table.schema())
-        # The upsert table follows the new commits of the typed table.
+        # The upsert table has to merge the new commits of the typed table.
         self._run_everything()
         for uri in self._tables():
             for file in Path(uri, "_delta_log").glob("*checkpoint*"):
@@ -184,7 +184,7 @@ class StoreHome:
         return [str(log.parent) for log in sorted(self._local.rglob("_delta_log"))]
 
     def place(self, name: str) -> None:
-        """Copy the prepared tables and the log to a place of `prepare`, which commands then use."""
+        """Copy the prepared tables to a place of `prepare`, for later commands. Reset the topic."""
         for file in self._local.rglob("*"):
             if file.is_file():
                 uri = f"{self._remote}/{name}/{file.relative_to(self._local)}"

@@ -160,7 +160,7 @@ def test_typed_rows_stay_if_the_bronze_table_lacks_rows(lake: TypedLake) -> None
 
 
 def test_an_undo_keeps_typed_rows_if_the_bronze_table_lacks_rows(lake: TypedLake) -> None:
-    """An operator may remove them nevertheless."""
+    """With `allow_loss`, an operator removes the rows nevertheless."""
     lake.land_and_run(3, 1)
     lake.land_and_run(1)
     DeltaTable(lake.bronze.uri).delete('"offset" < 2')

@@ -23,7 +23,7 @@ _STRUCT = Struct((("id", "long"), ("of", Struct((("x", "string"),)))))
 
 
 @pytest.mark.parametrize(("columns", "found"), [("vp", set()), ("pv", {"p"})])
-def test_delta_rs_still_omits_statistics_of_columns_after_a_struct_without_any(
+def test_delta_rs_still_omits_statistics_of_columns_after_a_struct_without_statistics(
     tmp_path: Path, columns: str, found: set[str]
 ) -> None:
     """If this fails, the order of the columns of a typed table no longer matters."""
@@ -44,7 +44,7 @@ def decodes(**options: Any) -> DecodeSpec:
 
 @pytest.fixture(params=[False, True], ids=["value", "flattened"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> TypedLake:
-    """Return two decoded plans of two records each, with structs as values."""
+    """Return a lake with two decoded plans of two records each. Their values are structs."""
     lake = TypedLake(tmp_path, decode=decodes(flattens=request.param))
     for _ in range(2):
         lake.land_values([b'{"id": 1, "of": {"x": "a"}}', None], key=None)

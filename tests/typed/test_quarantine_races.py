@@ -282,7 +282,7 @@ def test_a_rewind_repairs_a_restored_quarantine_if_the_typed_table_is_restored_t
     with pytest.raises(QuarantineRestored) as refused:
         lake.run()
     assert refused.value.sequence == plan.sequence
-    # The exit of a recorded plan.
+    # Only a recorded plan can be undone.
     with pytest.raises(PlanNotLanded):
         lake.undo.undo(plan.sequence, "ops", "its quarantine was restored")
     restore_typed(lake, before[1])

@@ -261,7 +261,7 @@ def check_run(
 
 
 def decode_run(spark: SparkTask, pipelines: Sequence[str]) -> Outcomes:
-    """Decode published records, plan by plan, until none are left; also of earlier runs."""
+    """Decode published records of this and earlier runs, plan by plan, until none are left."""
     return spark.on(*_tables(pipelines, PipelineKind.TYPED)).decode()
 
 

@@ -55,10 +55,10 @@ PipelineNamesOrAll = Annotated[
 
 
 def port_option(text: str) -> Any:
-    """Return an option with a port, or with 0 for a free port.
+    """Return a command-line option for the number of a port. 0 stands for a free port.
 
     Args:
-        text: The help.
+        text: The help text of the option.
     """
     return typer.Option(help=text, min=0, max=65535)
 

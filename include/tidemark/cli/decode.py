@@ -211,7 +211,7 @@ def _draft_of_merge(pipeline: Pipeline) -> Result:
 def _left_to_decode(
     record: Result, backlog: DecodeBacklog | TidemarkError | None
 ) -> dict[str, int]:
-    """Return how many offsets a decode must add or remove before a merge can, if it is known."""
+    """Return how many offsets a decode must add and remove first; nothing if it is unknown."""
     if "error" in record or not isinstance(backlog, DecodeBacklog):
         return {}
     return {"to_decode": backlog.offsets - backlog.surplus, "to_remove": backlog.surplus}
@@ -250,10 +250,10 @@ def list_records(
 ) -> None:
     """List the records of a pipeline that could not be decoded, by offset and reason.
 
-    The list does not contain their bytes, except with --show: at most 64 KiB of each key, value
-    and header, with escapes for invisible characters. As in `tidemark topics peek`, keys and values
-    with a known schema are decoded, except with --json. A record is closed by the plan that
-    decodes it again, which also erases its content.
+    Only with --show, the list contains their bytes: at most 64 KiB of each key, value and header,
+    with escapes for invisible characters. As in `tidemark topics peek`, keys and values with a
+    known schema are decoded, except with --json. The plan that decodes a record again closes it,
+    and erases its content.
 
     \b
     tidemark quarantine list prices --reason malformed --show --limit 5

@@ -95,8 +95,9 @@ def check(
 ) -> None:
     """Check the records of a landed plan with the pipeline's quality suite.
 
-    Results go to the Delta table quality/results, those of the suite's rules also to Data Docs. A
-    failed critical check ends with exit code 66; the data stays landed.
+    The command writes all results to the Delta table quality/results, and results of the suite's
+    rules also to Data Docs. If a critical check fails, it ends with exit code 66, and the data
+    stays landed.
     """
     app = App.from_environment()
     spec = app.pipeline(pipeline).kafka_spec

@@ -49,7 +49,7 @@ def payload_lines(
 
 
 def note_undecoded(decoder: PayloadDecoder) -> None:
-    """Report why the registry did not return all schemas, if it did not."""
+    """Print why the registry did not return a schema. Print nothing if it returned all."""
     if decoder.problem is not None:
         note(f"not decoded: {decoder.problem.rendered('problem')}")
 

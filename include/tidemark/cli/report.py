@@ -1,4 +1,4 @@
-"""`tidemark report`: a report for the owner of a pipeline's data, and the state of all."""
+"""`tidemark report`: a report for the owner of a pipeline's data, or the state of each pipeline."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from tidemark.report.certificate import Certificate
 from tidemark.report.owner_report import PipelineReport, RuleSummary
 
 _PLANS = 10
-"""Most plan numbers in a cell."""
+"""Maximum number of plan numbers in a cell."""
 _RANGES = 20
-"""Most ranges of missing offsets."""
+"""Maximum number of printed ranges of missing offsets."""
 
 
 def register(app: typer.Typer) -> None:
@@ -76,8 +76,8 @@ def report(
 
     The report accounts for every offset of the period. It also contains the published plans, the
     results of rules, undone plans, the quarantine and unnamed fields. The default period is the
-    last 30 days. The file of --output also has the offsets of each partition and trends, and needs
-    no other file.
+    last 30 days. The file of --output also contains the offsets of each partition and trends, and
+    loads no other file.
 
     Without a pipeline, print the state of each pipeline in one line.
     """
@@ -224,7 +224,7 @@ def _print_rules(rules: Sequence[RuleSummary]) -> None:
         ],
     )
     _print_some(
-        "Records against failed rules",
+        "Records that violate rules",
         ("rule", "plan", "partition", "offset", "value"),
         [
             (
@@ -241,14 +241,14 @@ def _print_rules(rules: Sequence[RuleSummary]) -> None:
 
 
 def _print_some(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table that has rows."""
+    """Print a table; nothing if it has no rows."""
     if rows:
         print_table(title, columns, rows)
 
 
 def _newest(plans: Sequence[int]) -> str:
-    """Return plan numbers as text, at most the newest ten."""
-    more = f" and {len(plans) - _PLANS} before" if len(plans) > _PLANS else ""
+    """Return the newest ten plan numbers as text, with the number of earlier plans."""
+    more = f" and {len(plans) - _PLANS} earlier" if len(plans) > _PLANS else ""
     return f"{comma_list(plans[-_PLANS:])}{more}"
 
 

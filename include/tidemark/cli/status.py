@@ -106,7 +106,7 @@ def status(
 
 
 def _existing(app: App, names: Sequence[str]) -> Sequence[str]:
-    """Return names of tables; raise for the first that no spec defines."""
+    """Return the names of tables. Raise the error of the first one that no spec defines."""
     return [app.spec(name).name for name in names]
 
 

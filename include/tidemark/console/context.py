@@ -84,9 +84,9 @@ class PageContext:
             name: The text of its reference.
 
         Raises:
-            UnknownPipeline: There is none of this name, or the viewer may not see it.
-            SpecError: Its spec is invalid, and the viewer may see that.
-            InvalidSelection, NotDecoded, NotUpserted: A pipeline has no such other table.
+            UnknownPipeline: No pipeline has this name, or the viewer may not see it.
+            SpecError: Its spec is invalid, and the viewer may see invalid specs.
+            InvalidReference, NotDecoded, NotUpserted: The pipeline has no such table.
         """
         app, ref = self.app, PipelineRef.parse(name)
         spec = app.specs.get(ref.name)

@@ -22,10 +22,11 @@ from tidemark.spec.model import PipelineSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Ports:
-    """The ports of one table. Its source is the topic, or the bronze table of a typed table.
+    """The ports of one table.
 
-    Readers of the source are opened at their first use. So a service that does not use them needs
-    no connection, and one that does can treat an error of the connection.
+    The source of a bronze table is the topic. The source of a typed table is the bronze table.
+    A service opens a reader of the source at its first use. So a service that does not use a reader
+    needs no connection, and a service that does can handle the error of the connection.
 
     Attributes:
         control: The control table.

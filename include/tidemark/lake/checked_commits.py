@@ -26,7 +26,7 @@ class Change:
         metadata: Text for the commit's `userMetadata`.
         count: The number that `commit_checked` returns.
         transactions: Transactions of the commit.
-        is_needed: Whether to commit without actions, too.
+        is_needed: Whether to commit even without actions.
     """
 
     actions: Sequence[AddAction | RemoveAction]

@@ -426,7 +426,7 @@ class LandingOvertaken(TransientError):
     Attributes:
         pipeline: Pipeline name.
         sequence: The plan that did not land.
-        reason: The conflict, as delta-rs reports it.
+        reason: The conflict, as delta-rs or `RowRemoval` reports it.
     """
 
     pipeline: str

@@ -16,7 +16,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def added_file(plan: Plan, file: DataFile) -> AddAction:
-    """Return the action that adds a file, with the statistics for pruning and `plan_counts`."""
+    """Return the action that adds a file, with the statistics of `STATISTICS_COLUMNS`."""
     shared = {"plan_sequence": plan.sequence}
     if file.partition is not None:
         shared["partition"] = file.partition
@@ -47,6 +47,6 @@ def added_file(plan: Plan, file: DataFile) -> AddAction:
 
 
 def _instant(ms: int) -> str:
-    """Format a timestamp as in the Delta protocol, in milliseconds as Kafka."""
+    """Format a timestamp as the Delta protocol requires, in the milliseconds of Kafka."""
     moment = _EPOCH + timedelta(milliseconds=ms)
     return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"

@@ -1,4 +1,4 @@
-"""Finds the files with rows of a plan, and removes its files or its rows."""
+"""Finds the files with rows of a plan, and removes the files or the rows."""
 
 from __future__ import annotations
 
@@ -149,12 +149,12 @@ def rewrite_without_plan(
         table: The version whose rows are read.
         plan: The plan.
         metadata: Text for the commit's `userMetadata`.
-        transactions_of: Called with the version that the commit follows. Returns the transactions
-            of the commit, or refuses it by an error.
+        transactions_of: Returns the transactions of a commit that follows a version. Raises an
+            error to refuse the commit.
         is_needed: Whether to commit the transactions if the table has no rows of the plan.
 
     Raises:
-        RemovalConflict: Another commit changed the rows, or others came first at every try.
+        RemovalConflict: Another commit changed the rows, or preceded the removal in every attempt.
     """
 
     def change(newest: DeltaTable) -> Change:

@@ -45,8 +45,8 @@ def replace_rows(
     """Commit a plan's rows in place of the rows of its incarnation at its offsets.
 
     delta-rs cannot add existing files and remove rows in one commit, so it writes the rows again.
-    No version refers to the files of the sink; maintenance removes them. A commit of `RowRemoval`
-    adds the files of the sink.
+    No version refers to the files of the sink then, and maintenance removes them. In a table that
+    delta-rs cannot rewrite, `RowRemoval` commits the files of the sink.
 
     Args:
         table: The loaded table; a later commit that changes these rows causes a conflict.
@@ -102,7 +102,7 @@ def _replace_in_files(
 
 
 def _definition(table: DeltaTable) -> tuple[object, ...]:
-    """Return what a commit relies on: the identity of a table, its properties and columns."""
+    """Return the identity, properties, columns and protocol that a commit relies on."""
     metadata, protocol = table.metadata(), table.protocol()
     return metadata.id, metadata.configuration, table.schema().to_json(), protocol
 

@@ -71,7 +71,7 @@ class Rewrite:
 def committable(
     files: FileSystem, live: Collection[str], rewrites: Iterable[Rewrite]
 ) -> list[Rewrite]:
-    """Return the rewrites that can be committed after a version.
+    """Return the rewrites that a commit right after a version can contain.
 
     Args:
         files: The table's folder.
@@ -82,7 +82,7 @@ def committable(
         each
         for each in rewrites
         if each.replaced_paths.issubset(live)  # fence: rewrites-replace-live-files
-        # Another maintenance has removed files that were not committed for a long time.
+        # Maintenance by another process removes new files that stay uncommitted for too long.
         and _exist(files, each.added_paths)  # fence: committed-rewrites-exist
     ]
 
@@ -92,11 +92,11 @@ def _exist(files: FileSystem, paths: Collection[str]) -> bool:
 
 
 def rewrite_actions(rewrites: Sequence[Rewrite], *, data_change: bool) -> Actions:
-    """Return the actions that replace files by their rewrites.
+    """Return the actions that replace live files by new files.
 
     Args:
         rewrites: The rewrites.
-        data_change: Whether the new files lack rows of the replaced ones.
+        data_change: Whether the new files lack rows of the replaced files.
     """
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
     removed = [
@@ -121,8 +121,8 @@ def rewrite_actions(rewrites: Sequence[Rewrite], *, data_change: bool) -> Action
 def removed_if_uncommitted(uri: str, rewrites: Sequence[Rewrite]) -> Iterator[None]:
     """Remove new files if their commit in the block fails: they would keep a local disk full.
 
-    Keeps them if a commit followed, which may be the failed one. Also keeps those in an object
-    store, where a commit can arrive after its error.
+    Keeps the files if the table has a newer version, which may be this commit. Also keeps files in
+    an object store, where a commit can succeed after its error.
     """
     version = DeltaTable(uri).version()
     try:

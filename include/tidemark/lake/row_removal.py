@@ -1,8 +1,8 @@
 """Removes rows from files that delta-rs cannot rewrite, in one commit that may add files.
 
 delta-rs cannot convert maps of structs to which a later schema added fields (see `widened_maps`).
-This module copies the remaining rows of such a table, each file in its own schema. For all other
-tables, delta-rs rewrites the files: it can remove a file that has a deletion vector.
+This module copies the remaining rows of such a table, each file in its own schema. delta-rs
+rewrites the files of all other tables, because it also supports files with deletion vectors.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 RowFilter: TypeAlias = "Callable[[pa.RecordBatch], pa.Array]"
-"""Returns whether to remove each row of a batch. The batch may lack columns, which are null."""
+"""Returns for each row of a batch whether to remove it. Columns that the batch lacks are null."""
 
 _PLACE = ("topic_id", "partition", "offset", "plan_sequence")
 
 
 def check_rewritable(table: DeltaTable) -> None:
-    """Raise `SetupError` if rows of a table can be removed neither by delta-rs nor here."""
+    """Raise `SetupError` if neither delta-rs nor this module can remove rows of a table."""
     if not has_widened_maps(table):
         return
     partitions = table.metadata().partition_columns
@@ -63,9 +63,9 @@ class RowRemoval:
     """The removal of some rows.
 
     Attributes:
-        may_have: Returns the files of a version that may have such rows, by their statistics.
-        is_removed: The rows.
-        conflict: Returns the error for a concurrent change of these rows.
+        may_have: Returns the files of a version that may have the rows, by their statistics.
+        is_removed: Selects the rows.
+        conflict: Returns the error for a concurrent change of the rows, from its reason.
     """
 
     may_have: Callable[[DeltaTable], Sequence[LiveFile]]
@@ -73,12 +73,12 @@ class RowRemoval:
     conflict: Callable[[str], TidemarkError]
 
     def commit(self, table: DeltaTable, change: Callable[[DeltaTable], Change]) -> tuple[int, int]:
-        """Remove the rows in one commit, as the version right after a checked one.
+        """Remove the rows in one commit, right after a version that was checked.
 
         Args:
             table: The version whose rows are read.
-            change: Returns the other changes of the commit for the version before it. Raises an
-                error to refuse the commit.
+            change: Returns the other changes of a commit that follows a version. Raises an error
+                to refuse the commit.
 
         Returns:
             The number of removed rows, and the version of the commit; the newest version if there
@@ -87,7 +87,7 @@ class RowRemoval:
         Raises:
             SetupError: See `check_rewritable`.
             UnreadableFile: A file cannot be read.
-            CommitFailedError: Other commits came first at every try.
+            CommitFailedError: Other commits preceded this one in every attempt.
         """
         check_rewritable(table)
         uri, searched = table.table_uri, self.may_have(table)
@@ -102,10 +102,10 @@ class RowRemoval:
             other = change(newest)
             live = {file.path for file in live_files(newest)}
             if len(committable(storage, live, rewrites)) < len(rewrites):
-                raise self.conflict("files with these rows have left the table")
+                raise self.conflict("another commit removed files with rows to remove")
             # fence: rows-of-later-files-are-not-missed
             if any(file.path not in known for file in self.may_have(newest)):
-                raise self.conflict("another commit added rows here")
+                raise self.conflict("another commit added files that may have rows to remove")
             actions = [*rewrite_actions(rewrites, data_change=True), *other.actions]
             version = newest.version() + bool(actions or other.is_needed)
             return replace(other, actions=actions)
@@ -117,7 +117,7 @@ class RowRemoval:
     def _rewrites(
         self, storage: FileSystem, searched: Sequence[LiveFile]
     ) -> tuple[list[Rewrite], int]:
-        """Write the remaining rows of the files with such rows. Returns also their number."""
+        """Write the rows that remain. Return the rewrites, and the number of rows to remove."""
         found = [(file, *self._counts(storage, file)) for file in searched]
         affected = [(file, kept) for file, removed, kept in found if removed]
         written = iter(
@@ -133,7 +133,7 @@ class RowRemoval:
         return rewrites, sum(removed for _, removed, _ in found)
 
     def _counts(self, storage: FileSystem, file: LiveFile) -> tuple[int, int]:
-        """Return the numbers of rows of a file to remove and to keep."""
+        """Return how many rows of a file to remove, and how many to keep."""
         rows = removed = 0
         with open_parquet(storage, file) as source:
             names = [name for name in _PLACE if name in source.schema_arrow.names]

@@ -14,9 +14,9 @@ remove the whole log before the newest checkpoint.
 """
 
 STATISTICS_COLUMNS = ("partition", "offset", "timestamp", "plan_sequence")
-"""The columns that readers prune by and that `plan_counts` and `plan_removal` decide by.
+"""The columns with file statistics, for readers, `plan_counts` and `plan_removal`.
 
-They come before every struct: delta-rs returns no statistics of columns after a struct without any.
+They precede every struct: after a struct without statistics, delta-rs returns none of any column.
 """
 
 DATA_TABLE_PROPERTIES: Mapping[str, str] = {

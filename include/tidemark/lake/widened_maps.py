@@ -114,7 +114,7 @@ def _batches(
 
 
 def _kept_rows(table: DeltaTable) -> Mapping[str, list[bool]]:
-    """Return which rows of files remain, by the path of each file with a deletion vector."""
+    """Return for each row of a file with a deletion vector whether it remains, by path."""
     if not may_have_deletion_vectors(table):
         return {}
     import pyarrow as pa

@@ -225,7 +225,7 @@ class CheckAttempt:
         outcome: Outcome of all results.
         table_version: Version of the data table that was read.
         rules: Number of results.
-        failed: Number of failed ones.
+        failed: Number of failed results.
     """
 
     run_at: datetime

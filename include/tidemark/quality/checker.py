@@ -31,7 +31,7 @@ class BatchChecker:
 
     Imports Spark and Great Expectations only for a suite with rules or columns. A process checks
     one batch at a time, because Great Expectations has global state. Several processes can check
-    concurrently. Processes of one pipeline write its Data Docs one after the other.
+    concurrently. Processes on one machine write the Data Docs of a pipeline one after the other.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class BatchChecker:
     def _row_results(
         self, ref: BatchRef, suite: Suite, run_at: datetime
     ) -> tuple[list[CheckResult], Path | None]:
-        """Return the results of rules on rows, and their page in Data Docs; None without rules."""
+        """Return the results of rules on rows, and the path of their page; None without rules."""
         if not (suite.expectations or suite.columns):
             return [], None
         # The imports of Great Expectations and Spark take seconds.

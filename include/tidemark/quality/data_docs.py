@@ -1,4 +1,4 @@
-"""The folders of Data Docs: where Great Expectations writes its pages, and how long they stay."""
+"""The folders in which Great Expectations writes Data Docs, and the removal of old pages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DataDocs:
         return next(self.site(pipeline).glob(f"validations/*/{run}/*.html"), None)
 
     def prune(self, now: datetime, keep: timedelta, *, dry_run: bool = False) -> int:
-        """Remove old pages of checks. Pages of suites stay, and so do all results in the table.
+        """Remove old pages of checks. Keep the pages of suites, and all results in the table.
 
         Args:
             now: The time by this machine's clock.
@@ -64,7 +64,7 @@ class DataDocs:
 
     def _prune_site(self, pipeline: str, before: datetime, dry_run: bool) -> int:
         site = self.site(pipeline)
-        # A check writes a page into a folder that must not be removed meanwhile.
+        # Without the lock, the folder of a page that a check writes could be removed.
         with nullcontext() if dry_run else self.locked(pipeline):
             old = [
                 page
@@ -79,12 +79,12 @@ class DataDocs:
 
 
 def run_name(plan: int) -> str:
-    """Return the name of the runs of a plan's checks in Data Docs."""
+    """Return the name of the folder with the checks of a plan, for Great Expectations a run."""
     return f"plan-{plan:06d}"
 
 
 def _remove_empty(folder: Path, top: Path) -> None:
-    """Remove a folder and the folders above it below `top`, up to one that is not empty."""
+    """Remove a folder and its parents below `top`, up to the first that is not empty."""
     while folder != top and not any(folder.iterdir()):
         folder.rmdir()
         folder = folder.parent

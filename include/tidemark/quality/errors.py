@@ -38,7 +38,7 @@ class QualityFailed(TidemarkError):
 
     @property
     def pages(self) -> str:
-        """The page of the suite's rules in parentheses; empty without one."""
+        """The path of the page in Data Docs, in parentheses; empty without a page."""
         return f" (Data Docs: {self.data_docs})" if self.data_docs else ""
 
 

@@ -63,8 +63,8 @@ class Undo:
         ports: The ports of its table.
         asks_kafka: Whether to refuse an undo of records that Kafka no longer has. False for a typed
             table, which can be decoded again.
-        check_source: Raises the error of a source that may no longer have the records of the plan:
-            of the bronze table of a typed table.
+        check_source: Raises an error if the bronze table of a typed table may no longer have the
+            records of a plan. Does nothing for a bronze table.
     """
 
     pipeline: str
@@ -91,8 +91,8 @@ class Undo:
             sequence: The plan.
             requested_by: The operator.
             reason: The operator's reason.
-            allow_loss: Also undo a plan whose records Kafka, or the bronze table of a typed table,
-                no longer has, or may no longer have.
+            allow_loss: Also undo a plan whose source may no longer have the records. The source
+                is Kafka, or for a typed table the bronze table.
             dry_run: Only return the rows to remove, and what would be lost.
 
         Raises:
@@ -100,14 +100,15 @@ class Undo:
             KafkaFailure, UnknownConnection, InvalidConnection: It is unknown whether Kafka has the
                 offsets of the plan; nothing is recorded.
             BronzeRowsMissing: The bronze table of a typed table lacks landed rows, or their number
-                is unknown; nothing is recorded, also in a dry run.
+                is unknown; nothing is recorded. A dry run raises it, too.
             UnknownPlan: The control table has no such plan.
             PlanNotLanded: The plan is open; it can be abandoned instead.
             PlanCancelled: The plan was abandoned, or a RESTORE removed its rows.
             UnreadableFile: A file with rows of the plan and of others cannot be read; nothing is
                 recorded.
-            TableAppendOnly, StorageFailure: The rows cannot be removed; nothing is recorded, unless
-                the table changed after the undo had begun. Then a rewind ends the undo.
+            TableAppendOnly, SetupError, StorageFailure: The rows cannot be removed; nothing is
+                recorded, unless the table changed after the undo had begun. Then a rewind ends the
+                undo.
             EngineFailed: The outcome of the removal is unknown; run the undo again.
             RemovalConflict: Other processes changed the table in every attempt; run the undo again.
             RemovalFenced: A repair ran during the undo, and the rows may still or again be in the

@@ -38,7 +38,7 @@ class AbsenceReason:
     """Why a table has no row at an offset.
 
     Attributes:
-        state: The state of the offset, as coverage shows it; Kafka's answer for an offset that
+        state: The state of the offset in the coverage; Kafka's answer for an offset that the
             coverage does not contain.
         detail: The reason in a sentence, with its plan or its operator.
         plan: Number of the plan that contains the offset; None without one.

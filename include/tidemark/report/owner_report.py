@@ -56,7 +56,7 @@ class RuleSummary:
         observed: The observation of the newest plan's check.
         is_newest_measured: Whether the newest plan had something to check.
         plans: Number of checked plans.
-        measured_plans: Number of them with something to check.
+        measured_plans: Number of checked plans with something to check.
         failed_plans: Plans that failed the rule, oldest first.
         values: Observed figures by plan, oldest first.
         examples: Rows of the newest failed plan that violate the rule.

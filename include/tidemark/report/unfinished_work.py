@@ -467,8 +467,8 @@ class UnfinishedWorkReader:
     def _first_change(self, typed: str, merge: MergePlan) -> datetime | None:
         """Return the time of the oldest change of the typed table that no merge has read.
 
-        None for a rebuild without a change since the last merge, or after an unknown one. Nothing
-        records when a spec was changed or a table was restored.
+        None for a rebuild without a change since the last merge, or if the last merge is unknown.
+        The control table does not record when a spec was changed or a table restored.
         """
         landed = self.control.recorded_at(typed, EventKind.LANDED)
         undone = self.control.recorded_at(typed, EventKind.UNDONE)
@@ -476,7 +476,7 @@ class UnfinishedWorkReader:
         plans = {plan.sequence for plan in (*changes.appended, *changes.replaced)}
         removed = {*changes.removed}
         if merge.since is None and merge.last_read is not None:
-            # The changes of a rebuild are unknown. A full ledger takes longer to read.
+            # A rebuild does not contain its changes. Only here, because a full ledger takes longer.
             for number, record in self.control.ledger(typed).plans.items():
                 landing, undone_version = record.landed_originally, record.undone_version
                 if landing and landing.table_version > merge.last_read:

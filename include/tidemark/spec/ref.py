@@ -42,7 +42,7 @@ class PipelineRef:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the reference of a text; raises InvalidReference for an unknown kind of table."""
+        """Return the reference of a text. Raise `InvalidReference` for an unknown kind of table."""
         name, at, table = text.partition("@")
         if not at:
             return cls(name)
@@ -59,7 +59,7 @@ class PipelineRef:
         return PipelineRef(self.name)
 
     def of_kind(self, kind: PipelineKind) -> PipelineRef:
-        """Return the table of another kind, of the same pipeline."""
+        """Return the table of this kind of the same pipeline."""
         return PipelineRef(self.name, kind)
 
 

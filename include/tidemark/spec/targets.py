@@ -20,7 +20,7 @@ from tidemark.spec.ref import PipelineKind, PipelineRef
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 _FORBIDDEN = re.compile(r"[%?#*\[\]{}\\@:\x00-\x1f\x7f]")
-"""Characters that Spark, Hadoop and delta-rs interpret differently, and `@` of `prices@typed`."""
+"""Characters that Spark, Hadoop and delta-rs interpret differently. `@` is for `prices@typed`."""
 SCHEME_ALIASES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
 """Aliases of schemes in Spark's connectors."""
 _AZURE = ("abfss", "wasbs")
@@ -96,9 +96,10 @@ class _Target:
         return self.claim <= other.claim
 
     def is_undecided_beside(self, other: _Target) -> bool:
-        """Return whether events do not decide a conflict with a target of another spec.
+        """Return whether events leave a conflict with a target of another spec open.
 
-        An upsert table has no events, so it is not known less than a table with events.
+        An upsert table has no events. If its pipeline has some, events of the other table do not
+        decide against the upsert table.
         """
         lower, higher = sorted((self, other), key=lambda each: each.claim)
         if self.file == other.file or lower.claim is _Claim.INVALID:
@@ -124,14 +125,13 @@ class _Target:
         return Problem.of(self.file, self.key, expected, found + self._reason(other))
 
     def _reason(self, other: _Target) -> str:
-        """Return which pipelines of a conflict the control table contains."""
+        """Return why the other target counts: by existing tables, or by the control table."""
         if self.file == other.file or other.claim is _Claim.INVALID:
             return ""
         if other.claim is _Claim.OWNER:
             both = self.claim is _Claim.OWNER
-            return (
-                "; both tables exist" if both else f"; the existing table is of {other.file.stem}"
-            )
+            owner = other.file.stem
+            return "; both tables exist" if both else f"; the existing table belongs to {owner}"
         if other.claim is _Claim.NEW:
             return "" if self.claim < other.claim else "; neither pipeline is in the control table"
         if self.claim is other.claim:

@@ -36,7 +36,7 @@ def typed_table_of_any_columns(uri: str) -> DeltaDataTable:
 def typed_schema(decode: DecodeSpec, columns: Mapping[Part, FieldType] | None = None) -> Schema:
     """Return the columns of a typed table: those of a bronze table, with decoded keys and values.
 
-    The position of a record comes first (see `STATISTICS_COLUMNS`).
+    The columns with file statistics come first (see `STATISTICS_COLUMNS`).
 
     Args:
         decode: How records are decoded.

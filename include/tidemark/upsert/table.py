@@ -72,7 +72,7 @@ class DeltaUpsertTable:
     def last_read(self) -> int | None:
         """Return the version of the typed table that the newest merge read; None if it is unknown.
 
-        Also counts a merge whose rows a RESTORE has removed or another program has changed.
+        This includes a merge whose rows a RESTORE removed or another program changed.
         """
         table = open_if_exists(self._uri)
         commits = commits_with_metadata(table.history(_SEARCHED_COMMITS)) if table else ()
