@@ -134,7 +134,7 @@ def test_make_targets_of_pages_exist(page: Path) -> None:
 
 
 def test_the_list_of_pages_links_every_page() -> None:
-    """It does not have to link the pages that have their content only on the site."""
+    """Links to pages with their content on the site only are optional."""
     docs = PROJECT / "docs"
     links = _LINK.findall((docs / "index.md").read_text(encoding="utf-8"))
     pages = {

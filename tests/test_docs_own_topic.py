@@ -1,6 +1,6 @@
 """The commands of docs/how-to/own-topic.md run as they are written, with the results it shows.
 
-The reader has no cluster, and takes the topic that the page creates.
+The reader has no cluster, and uses the topic that the page creates.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def _draft_of_merge(pipeline: Pipeline) -> Result:
 def _left_to_decode(
     record: Result, backlog: DecodeBacklog | TidemarkError | None
 ) -> dict[str, int]:
-    """Return how many offsets a decode must add and remove first; nothing if it is unknown."""
+    """Return how many offsets to decode and to remove before the merge; empty if unknown."""
     if "error" in record or not isinstance(backlog, DecodeBacklog):
         return {}
     return {"to_decode": backlog.offsets - backlog.surplus, "to_remove": backlog.surplus}

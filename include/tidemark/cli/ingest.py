@@ -96,8 +96,8 @@ def check(
     """Check the records of a landed plan with the pipeline's quality suite.
 
     The command writes all results to the Delta table quality/results, and results of the suite's
-    rules also to Data Docs. If a critical check fails, it ends with exit code 66, and the data
-    stays landed.
+    rules also to Data Docs. If a critical check fails, the command ends with exit code 66, and the
+    data stays landed.
     """
     app = App.from_environment()
     spec = app.pipeline(pipeline).kafka_spec

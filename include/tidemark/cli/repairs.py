@@ -100,9 +100,9 @@ def undo(
 
     If Kafka has deleted some of the offsets, the rows are the only copy of their records, and the
     command refuses. It also refuses while Kafka does not answer. If Kafka or the topic is gone
-    permanently, `--allow-loss` removes the rows nevertheless. For a typed table, the
-    command reads the bronze table instead of Kafka. It refuses if the bronze table lacks landed
-    rows, or if their number is unknown.
+    permanently, `--allow-loss` removes the rows nevertheless. For a typed table, the command reads
+    the bronze table instead of Kafka. It refuses if the bronze table lacks landed rows, or if their
+    number is unknown.
     """
     table = _pipeline(pipeline)
     undone = table.undo(plan_number, requester(), reason, allow_loss=allow_loss, dry_run=dry_run)

@@ -34,7 +34,7 @@ class Attempt:
 
     Attributes:
         attempt: The attempt.
-        docs: Address of its page in Data Docs; None if it has no page, or the viewer no right.
+        docs: Address of its page in Data Docs; None without a page or the right to open it.
     """
 
     attempt: CheckAttempt

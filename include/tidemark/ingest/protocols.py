@@ -278,6 +278,7 @@ class DataLog(Protocol):
 
         Raises:
             TableAppendOnly: Another program has forbidden it by a table property.
+            SetupError: The table has a map of structs, and files that cannot be rewritten.
         """
 
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
@@ -384,7 +385,7 @@ class DataTable(DataLog, Protocol):
         """Check that this process can remove a plan's rows. Changes nothing.
 
         Raises:
-            TableAppendOnly: See `check_removals`.
+            TableAppendOnly, SetupError: See `check_removals`.
             StorageFailure: This process cannot commit to the table.
             UnreadableFile: A file that the removal rewrites cannot be read.
         """

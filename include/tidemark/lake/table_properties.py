@@ -16,7 +16,8 @@ remove the whole log before the newest checkpoint.
 STATISTICS_COLUMNS = ("partition", "offset", "timestamp", "plan_sequence")
 """The columns with file statistics, for readers, `plan_counts` and `plan_removal`.
 
-They precede every struct: after a struct without statistics, delta-rs returns none of any column.
+They precede every struct, because delta-rs omits the statistics of columns that follow a struct
+without statistics.
 """
 
 DATA_TABLE_PROPERTIES: Mapping[str, str] = {

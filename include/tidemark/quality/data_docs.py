@@ -79,7 +79,7 @@ class DataDocs:
 
 
 def run_name(plan: int) -> str:
-    """Return the name of the folder with the checks of a plan, for Great Expectations a run."""
+    """Return the run name of the checks of a plan. It is also the name of their folder."""
     return f"plan-{plan:06d}"
 
 

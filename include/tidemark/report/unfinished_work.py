@@ -476,7 +476,7 @@ class UnfinishedWorkReader:
         plans = {plan.sequence for plan in (*changes.appended, *changes.replaced)}
         removed = {*changes.removed}
         if merge.since is None and merge.last_read is not None:
-            # A rebuild does not contain its changes. Only here, because a full ledger takes longer.
+            # A rebuild lists no changes, so read the full ledger, which takes longer.
             for number, record in self.control.ledger(typed).plans.items():
                 landing, undone_version = record.landed_originally, record.undone_version
                 if landing and landing.table_version > merge.last_read:

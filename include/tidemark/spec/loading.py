@@ -413,8 +413,8 @@ def load_specs(
     If specs contradict each other, the pipelines in the control table are valid, and the others are
     broken. So a new spec cannot stop an existing pipeline. The control table is read only after
     a contradiction, because Airflow loads the specs at each parse of the DAG files. Data tables are
-    read only if the control table does not decide. If a table cannot be read, the error
-    of the table refuses every contradicting spec.
+    read only if the control table does not decide. If a table cannot be read, every contradicting
+    spec is refused with the error of the table.
 
     Args:
         folder: Contains one YAML file for each pipeline.

@@ -20,7 +20,7 @@ from tidemark.spec.ref import PipelineKind, PipelineRef
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 _FORBIDDEN = re.compile(r"[%?#*\[\]{}\\@:\x00-\x1f\x7f]")
-"""Characters that Spark, Hadoop and delta-rs interpret differently. `@` is for `prices@typed`."""
+"""Characters that Spark, Hadoop and delta-rs interpret differently, and the `@` of references."""
 SCHEME_ALIASES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
 """Aliases of schemes in Spark's connectors."""
 _AZURE = ("abfss", "wasbs")
@@ -125,7 +125,7 @@ class _Target:
         return Problem.of(self.file, self.key, expected, found + self._reason(other))
 
     def _reason(self, other: _Target) -> str:
-        """Return why the other target counts: by existing tables, or by the control table."""
+        """Return what decides against this target: existing tables, or the control table."""
         if self.file == other.file or other.claim is _Claim.INVALID:
             return ""
         if other.claim is _Claim.OWNER:
