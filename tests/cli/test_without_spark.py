@@ -90,6 +90,12 @@ def test_quarantined_payloads_are_shown_decoded_with_a_stored_schema(
     assert "  value     UTF-8, 4 bytes: text\n" in shown.out
     assert "  value     UTF-8, 7 bytes: \\u{0000}" in shown.out
     assert "not decoded: " in shown.err
+    # A damaged table of schemas hides no content.
+    for commit in Path(layout.schema_table).glob("_delta_log/*.json"):
+        commit.write_text("damaged")
+    shown = unconnected("quarantine", "list", "events", "--show")
+    assert (shown.code, shown.out.count("  value     UTF-8, ")) == (ExitCode.OK, 3)
+    assert "not decoded: " in shown.err
 
 
 @pytest.mark.parametrize("command", ["undo", "publication reject"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import SpanSet
 from tidemark.core.record import LogRecord
 from tidemark.core.sampling import sampled_records, shares
@@ -74,10 +75,17 @@ class Profiler:
 
 
 def with_stored_schemas(store: SchemaStore, registry: Registry) -> Registry:
-    """Return a registry that answers with stored schemas, and requests only missing ones."""
+    """Return a registry that answers with stored schemas, and requests only missing ones.
+
+    It requests all schemas if the stored ones cannot be read.
+    """
 
     def answers(ids: Collection[int]) -> RegistryAnswers:
-        stored = store.stored(ids)
+        try:
+            stored = store.stored(ids)
+        except TidemarkError as unread:
+            found = registry(ids)
+            return replace(found, problem=found.problem or unread)
         found = registry(set(ids) - stored.keys())
         return replace(found, schemas={**found.schemas, **stored})
 
