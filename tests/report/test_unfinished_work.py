@@ -272,23 +272,31 @@ def test_a_changed_spec_does_not_make_an_upsert_table_out_of_date_since_its_firs
     assert [*alarms] == []
 
 
-@pytest.mark.parametrize("is_restored", [False, True])
+@pytest.mark.parametrize("cause", ["spec", "restore", "other typed table"])
 def test_a_due_rebuild_is_out_of_date_since_the_first_change_after_the_last_merge(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restored: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: str
 ) -> None:
     """Otherwise no alarm would report a rebuild that always fails."""
     lake = home_typed_lake(tmp_path, "value: {format: string}, upsert: {}")
+    spec = tmp_path / "pipelines" / "events.yaml"
     uri = tmp_path / "lakehouse" / "silver" / "events_latest"
     upserts = app_of(tmp_path)().pipeline("events").upserts
     for _ in range(2):
         lake.land_values([b"a"])
         lake.run()
         upserts.execute(NoRows(uri))
-    if is_restored:
+    if cause == "restore":
         DeltaTable(uri).restore(1)
-    else:
-        spec = tmp_path / "pipelines" / "events.yaml"
+    elif cause == "spec":
         spec.write_text(spec.read_text().replace("upsert: {}", "upsert: {deletes: hard}"))
+    else:
+        spec.write_text(
+            spec.read_text().replace(
+                "upsert: {}", "target: silver/other, upsert: {target: silver/events_latest}"
+            )
+        )
+        lake.decode = replace(lake.decode, target="silver/other")
+        app_of(tmp_path)().pipeline("events@typed").rewind("ops", "another target")
     assert upserted_work(tmp_path).unmerged_since is None
     for hours in (1, 2):
         monkeypatch.setattr(services, "NOW", NOW + hours * HOUR)

@@ -478,10 +478,11 @@ class UnfinishedWorkReader:
         if merge.since is None and merge.last_read is not None:
             # A rebuild lists no changes, so read the full ledger, which takes longer.
             for number, record in self.control.ledger(typed).plans.items():
-                landing, undone_version = record.landed_originally, record.undone_version
+                landing, undone_version = record.held_now, record.undone_version
                 if landing and landing.table_version > merge.last_read:
                     plans.add(number)
-                if undone_version is not None and undone_version > merge.last_read:
+                # Before the first merge, a removal may be of an earlier typed table.
+                if undone_version is not None and undone_version > merge.last_read >= 0:
                     removed.add(number)
         times = [at for number, at in landed.items() if number in plans or merge.is_first]
         times += [at for number, at in undone.items() if number in removed]

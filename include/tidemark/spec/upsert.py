@@ -140,8 +140,8 @@ class MergePlan:
         app_id: Application id of the merge's Delta transaction. A rebuild starts a new one, and the
             merges after it use it again.
         is_first: Whether the upsert table does not exist yet.
-        last_read: Version of the typed table that the newest merge read, also before a rebuild;
-            None if it is unknown.
+        last_read: Version of the typed table that the newest merge read, also before a rebuild.
+            None if it is unknown; -1 if that merge read another typed table.
     """
 
     scope: MergeScope

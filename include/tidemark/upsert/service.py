@@ -136,7 +136,7 @@ class Upserts:
             definition=definition,
             app_id=last.app_id if last else new_app_id,
             is_first=upsert_version < 0,
-            last_read=last.typed_version if last else self.table.last_read(),
+            last_read=last.typed_version if last else self.table.last_read(table_id),
         )
 
     def execute(self, merger: Merger) -> MergePlan | None:

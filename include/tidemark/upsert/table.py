@@ -69,14 +69,24 @@ class DeltaUpsertTable:
             app_id=newest["app_id"],
         )
 
-    def last_read(self) -> int | None:
+    def last_read(self, typed_id: str) -> int | None:
         """Return the version of the typed table that the newest merge read; None if it is unknown.
 
         This includes a merge whose rows a RESTORE removed or another program changed.
+
+        Args:
+            typed_id: The Delta id of the typed table.
+
+        Returns:
+            -1 if the newest merge read another typed table.
         """
         table = open_if_exists(self._uri)
         commits = commits_with_metadata(table.history(_SEARCHED_COMMITS)) if table else ()
-        return next((each["merge"]["version"] for _, each in commits if "merge" in each), None)
+        newest = next((each["merge"] for _, each in commits if "merge" in each), None)
+        if newest is None:
+            return None
+        version: int = newest["version"]
+        return version if f":{typed_id}:" in newest["app_id"] else -1
 
     def fits(self, columns: Mapping[Part, FieldType]) -> bool:
         """Return whether the table has these columns, or can have them by adding nested fields.
