@@ -172,6 +172,10 @@ def test_avro_types_become_delta_types(schema: Any, column: FieldType) -> None:
             record(("a", {"type": "array", "items": "null"})),
             r"^a\[\]: a field has no type but null",
         ),
+        (
+            record(("a", {"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}})),
+            r"^a\[\]: F has no bytes",
+        ),
         (record(("a", ["null"])), "no type but null"),
         (record(("a", "int"), ("A", "int")), "differ only in case: a"),
         (record(("a", "Missing")), "does not define Missing"),

@@ -289,6 +289,9 @@ def _named(schema: Mapping[str, Any], known: dict[str, FieldType | None]) -> Fie
         made = struct_type(name, fields, lambda each: _column(each, known))
     elif schema["type"] == "enum":
         made = Symbols.of(schema["symbols"])
+    elif schema.get("size") == 0:
+        # A few bytes could claim a list of any number of them.
+        raise UnsupportedSchema(f"{name} has no bytes")
     known[name] = made
     return made
 
