@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from tidemark.core.plan import PlanKind
 from tidemark.quality.check_results import CheckedPlan, CheckResult, Example, Severity
 from tidemark.report.certificate import Certificate, LandedPlan, PartitionAccount
 from tidemark.report.owner_report import PipelineReport
-from tidemark.report.page import render
+from tidemark.report.page import render, write_page
 from tidemark.report.removed_rows import Removal, RemovedRows
 from tidemark.spec.decode import QuarantineReason
 from tidemark.typed.quarantine_record import QuarantinedRecord
@@ -424,3 +426,18 @@ def test_charts_of_rules_on_rows_have_a_unit() -> None:
 def test_invisible_characters_are_escapes() -> None:
     text = text_of(render(replace(_REPORT, description="left\u202eright")))
     assert "left\\u{202E}right" in text
+
+
+def test_a_page_is_written_into_a_pipe_and_through_a_link(tmp_path: Path) -> None:
+    """Such as /dev/stdout, which root could replace by a file."""
+    pipe, link, file = (tmp_path / name for name in ("pipe", "link", "file"))
+    os.mkfifo(pipe)
+    link.symlink_to(file)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_page(_REPORT, pipe)
+        assert os.read(reader, 100_000).decode() == render(_REPORT)
+    finally:
+        os.close(reader)
+    assert write_page(_REPORT, link) == file
+    assert (link.is_symlink(), file.read_text()) == (True, render(_REPORT))

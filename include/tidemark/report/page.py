@@ -56,9 +56,15 @@ class Trend:
 
 
 def write_page(report: PipelineReport, page: Path) -> Path:
-    """Write the page. Return its absolute path."""
+    """Write the page. Return its absolute path.
+
+    Replaces a file, and writes into a device, a pipe or a link, such as `/dev/stdout`.
+    """
     with translate_os_errors(page, "writing the page"):
-        replace_text(page, render(report))
+        if page.is_symlink() or (page.exists() and not page.is_file()):
+            page.write_text(render(report), encoding="utf-8")
+        else:
+            replace_text(page, render(report))
     return page.resolve()
 
 
