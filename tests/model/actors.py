@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from tests.model.world import World
 from tests.support.plans import MemoryPipeline
@@ -25,6 +25,8 @@ from tidemark.spec.model import PipelineSpec
 
 Program: TypeAlias = Callable[[MemoryPipeline], object]
 """Work of an actor; the ports of its pipeline access the world."""
+
+_Ports = TypeVar("_Ports")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ _READS = frozenset(
             "size",
         ),
         *("prepare", "begin", "fetch", "begin_fence", "begin_fence_chains"),
+        *("open", "rows_now"),
     }
 )
 
@@ -154,7 +157,7 @@ class _Pause(BaseException):
 
 
 @dataclass
-class _Script:
+class Script:
     """Answers the calls of a program in order, and stops it at the first call without an answer."""
 
     answers: tuple[Answer, ...]
@@ -170,10 +173,10 @@ class _Script:
         return answer.value
 
 
-class _Port:
+class Port:
     """Any port, as a program sees it."""
 
-    def __init__(self, name: str, script: _Script) -> None:
+    def __init__(self, name: str, script: Script) -> None:
         self._name = name
         self._script = script
 
@@ -187,7 +190,7 @@ class _Port:
         return self._script.answer_to(Call(self._name, method, args, tuple(sorted(kwargs.items()))))
 
 
-class _KafkaPort(_Port):
+class _KafkaPort(Port):
     @property
     def topics(self) -> _Any:
         """Return a mapping that contains every topic, so that the pipeline creates none."""
@@ -199,7 +202,7 @@ class _Any:
         return True
 
 
-class _TablePort(_Port):
+class _TablePort(Port):
     """The data table. Operations of Spark and delta-rs are split into steps."""
 
     def write(self, plan: Plan, _: int) -> Any:
@@ -235,10 +238,10 @@ class _TablePort(_Port):
         """A table without a quarantine has none: this is no step."""
 
 
-def _pipeline(spec: PipelineSpec, script: _Script) -> MemoryPipeline:
+def _pipeline(spec: PipelineSpec, script: Script) -> MemoryPipeline:
     ports: dict[str, Any] = {
         "kafka": _KafkaPort("kafka", script),
-        "control": _Port("control", script),
+        "control": Port("control", script),
         "table": _TablePort("table", script),
     }
     return MemoryPipeline(spec=spec, **ports)
@@ -246,9 +249,18 @@ def _pipeline(spec: PipelineSpec, script: _Script) -> MemoryPipeline:
 
 def resume(program: Program, spec: PipelineSpec, answers: tuple[Answer, ...]) -> Call | Done:
     """Return the next call of a program after these answers, or its end."""
-    script = _Script(answers)
+    return resume_over(program, lambda script: _pipeline(spec, script), answers)
+
+
+def resume_over(
+    program: Callable[[_Ports], object],
+    ports: Callable[[Script], _Ports],
+    answers: tuple[Answer, ...],
+) -> Call | Done:
+    """Return the next call of a program over any ports after these answers, or its end."""
+    script = Script(answers)
     try:
-        result = program(_pipeline(spec, script))
+        result = program(ports(script))
     except _Pause as pause:
         return pause.call
     except Exception as error:  # noqa: BLE001  check_end checks the error

@@ -7,22 +7,65 @@ and the answers of each actor; an actor that ended or was killed has no state.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from tests.model.actors import Answer, Call, Done, Fault, Program, faults_of, perform, resume
-from tests.model.invariants import (
-    InvariantViolated,
-    check_end,
-    check_settled,
-    check_step,
-    check_world,
-)
-from tests.model.world import World
+from tests.model import invariants
+from tests.model.actors import Answer, Call, Done, Fault, faults_of, perform, resume
+from tests.model.invariants import InvariantViolated
 
-Operator: TypeAlias = Callable[[World], None]
+
+class SearchedWorld(Protocol):
+    """A world of any protocol."""
+
+    @property
+    def key(self) -> Hashable:
+        """Return a value that is equal for equal worlds."""
+        ...
+
+    def fork(self) -> Any:
+        """Return an independent copy."""
+        ...
+
+
+Operator: TypeAlias = Callable[[Any], None]
 """Works as a scheduler and its operator do until nothing is left to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """How actors act in a world, and what must hold there.
+
+    Attributes:
+        resume: Returns the next call of a program in a world after some answers, or its end.
+        perform: Performs a call, which may change the world.
+        faults_of: Returns the failures of a call.
+        check_step: Checks the changes of a step.
+        check_world: Checks a world.
+        check_end: Checks the end of an actor, given the names of expected errors.
+        check_settled: Checks a world in which nothing is left to do.
+    """
+
+    resume: Callable[[Any, Any, tuple[Answer, ...]], Call | Done]
+    perform: Callable[[Any, Call], Answer]
+    faults_of: Callable[[Call], tuple[Fault, ...]]
+    check_step: Callable[[Any, Any], None]
+    check_world: Callable[[Any], None]
+    check_end: Callable[[Any, Done, frozenset[str]], None]
+    check_settled: Callable[[Any], None]
+
+
+BRONZE = System(
+    resume=lambda program, world, answers: resume(program, world.spec, answers),
+    perform=perform,
+    faults_of=faults_of,
+    check_step=invariants.check_step,
+    check_world=invariants.check_world,
+    check_end=invariants.check_end,
+    check_settled=invariants.check_settled,
+)
+"""Landing: the services of the package, over adapters in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,15 +80,17 @@ class Scenario:
         errors: Names of the errors that actors may end with; any other is a false alarm (I7).
         faults: Maximum number of failures and kills of a schedule.
         environment: Actors that are not Tidemark; they change the world and do not fail.
+        system: The protocol of the actors.
     """
 
     name: str
-    world: World
-    actors: Mapping[str, Program]
+    world: SearchedWorld
+    actors: Mapping[str, Callable[[Any], object]]
     operator: Operator
     errors: frozenset[str]
     faults: int
     environment: frozenset[str] = frozenset()
+    system: System = BRONZE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,9 +174,9 @@ class _Space:
     """Worlds and histories by number; equal ones have one number."""
 
     scenario: Scenario
-    worlds: list[World] = field(default_factory=list)
+    worlds: list[Any] = field(default_factory=list)
     histories: list[_History] = field(default_factory=list)
-    _world_numbers: dict[str, int] = field(default_factory=dict)
+    _world_numbers: dict[Hashable, int] = field(default_factory=dict)
     _history_numbers: dict[tuple[int, int, str], int] = field(default_factory=dict)
     _performed: dict[tuple[int, int], tuple[int, Answer]] = field(default_factory=dict)
 
@@ -185,12 +230,12 @@ class _Space:
             return cached
         old_world = self.worlds[world]
         new_world = old_world if call.only_reads else old_world.fork()
-        answer = perform(new_world, call)
+        answer = self.scenario.system.perform(new_world, call)
         done = world if call.only_reads else self._world(new_world), answer
         self._performed[world, history] = done
         return done
 
-    def _world(self, world: World) -> int:
+    def _world(self, world: SearchedWorld) -> int:
         key = world.key
         if key not in self._world_numbers:
             self._world_numbers[key] = len(self.worlds)
@@ -201,8 +246,9 @@ class _Space:
         key = (actor, before, answer.key if answer else "")
         if key not in self._history_numbers:
             answers = (*self.histories[before].answers, answer) if answer else ()
-            at = resume(self._programs[actor], self.scenario.world.spec, answers)
-            faults = faults_of(at) if isinstance(at, Call) else ()
+            system = self.scenario.system
+            at = system.resume(self._programs[actor], self.scenario.world, answers)
+            faults = system.faults_of(at) if isinstance(at, Call) else ()
             self._history_numbers[key] = len(self.histories)
             self.histories.append(_History(answers=answers, at=at, faults=faults))
         return self._history_numbers[key]
@@ -260,20 +306,20 @@ class Search:
         return new
 
     def _check_edge(self, state: _State, edge: _Edge) -> None:
-        worlds = self._space.worlds
+        worlds, system = self._space.worlds, self.scenario.system
         change = (state[0], edge.after[0])
         if change not in self._checked and change[0] != change[1]:
             self._checked.add(change)
             if edge.by_tidemark:
-                check_step(worlds[change[0]], worlds[change[1]])
-            check_world(worlds[change[1]])
+                system.check_step(worlds[change[0]], worlds[change[1]])
+            system.check_world(worlds[change[1]])
         if edge.done is not None:
             self._outcomes.add(edge.step.rpartition("; ")[2])
-            check_end(worlds[edge.after[0]], edge.done, self.scenario.errors)
+            system.check_end(worlds[edge.after[0]], edge.done, self.scenario.errors)
 
     def _check_world(self, state: _State) -> None:
         try:
-            check_world(self._space.worlds[state[0]])
+            self.scenario.system.check_world(self._space.worlds[state[0]])
         except InvariantViolated as broken:
             raise self._violation(state, str(broken), "in the initial world") from None
 
@@ -285,8 +331,8 @@ class Search:
         world = self._space.worlds[state[0]].fork()
         try:
             self.scenario.operator(world)
-            check_world(world)
-            check_settled(world)
+            self.scenario.system.check_world(world)
+            self.scenario.system.check_settled(world)
         except Exception as broken:
             raise self._violation(state, str(broken), "the operator runs to the end") from broken
 
