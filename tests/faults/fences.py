@@ -51,6 +51,12 @@ FENCES = (
         ),
     ),
     Fence(
+        marker="partitioned-table-is-refused",
+        keeps="I1",
+        operation=Drop(),
+        noticed_by=("tests/lake/test_foreign_tables.py", "-k", "partitioned"),
+    ),
+    Fence(
         marker="only-typed-copy-is-not-cleared",
         keeps="I1",
         operation=Never(),

@@ -75,6 +75,25 @@ def test_an_altered_table_is_refused_with_a_working_fix(tmp_path: Path) -> None:
     assert lake.verified() == [(11, 11)]
 
 
+def test_i1_a_partitioned_table_is_refused_until_a_restore(tmp_path: Path) -> None:
+    """Delta reads the values of partition columns from the log, to which no landing writes them."""
+    lake = landed_lake(tmp_path, plans=1)
+    version = DeltaTable(lake.uri).version()
+    write_deltalake(
+        lake.uri,
+        pa.table(DeltaTable(lake.uri).scan()),
+        mode="overwrite",
+        schema_mode="overwrite",
+        partition_by=["partition"],
+    )
+    lake.kafka.produce("events", 0, 2)
+    with pytest.raises(TableAltered, match="it is partitioned by partition"):
+        lake.planner.plan("run")
+    DeltaTable(lake.uri).restore(version)
+    lake.run(1)
+    assert lake.verified() == [(6, 6)]
+
+
 def test_a_log_folder_without_a_commit_is_not_a_foreign_table(tmp_path: Path) -> None:
     """Another driver is creating the table, or crashed while it did."""
     lake = FileLake(root=tmp_path)

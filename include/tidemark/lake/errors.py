@@ -218,7 +218,8 @@ class TableAltered(TerminalError):
     problem = "Plans cannot land in table {target}: {difference}."
     fix = (
         "Revert the change with ALTER TABLE; the rows can stay. To end column mapping, use "
-        "SET TBLPROPERTIES ('delta.columnMapping.mode' = 'none')."
+        "SET TBLPROPERTIES ('delta.columnMapping.mode' = 'none'). To end partitioning, RESTORE the "
+        "version before it."
     )
 
 

@@ -44,15 +44,12 @@ def check_rewritable(table: DeltaTable) -> None:
     """Raise `SetupError` if neither delta-rs nor this module can remove rows of a table."""
     if not has_widened_maps(table):
         return
-    partitions = table.metadata().partition_columns
     left_out = [path for path, _ in unsupported_files(table, live_files(table))]
-    if partitions or left_out:  # fence: files-with-removed-rows-are-rewritable
+    if left_out:  # fence: files-with-removed-rows-are-rewritable
         raise SetupError(
             subject=f"Rows of table {table.table_uri} cannot be removed: it has a map of structs.",
-            needed="a table without partitions, and files with plain names and no deletion vectors",
-            seen=f"partitions by {', '.join(partitions)}"
-            if partitions
-            else ", ".join(left_out[:3]) + (f" and {len(left_out) - 3} more" * bool(left_out[3:])),
+            needed="files with plain names and no deletion vectors",
+            seen=", ".join(left_out[:3]) + (f" and {len(left_out) - 3} more" * bool(left_out[3:])),
             advice=f"Rewrite the files in Spark with OPTIMIZE delta.`{table.table_uri}` ZORDER BY "
             "(offset); then run the command again.",
         )

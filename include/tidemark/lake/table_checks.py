@@ -125,6 +125,9 @@ def check_rules(table: DeltaTable, uri: str) -> None:
     An unsupported table feature raises its subclass `UnsupportedFeature`.
     """
     check_names(table, uri)
+    if partitions := table.metadata().partition_columns:
+        # fence: partitioned-table-is-refused
+        raise TableAltered(target=uri, difference=f"it is partitioned by {', '.join(partitions)}")
     for name in table.metadata().configuration:
         if name.startswith("delta.constraints."):
             constraint = name.removeprefix("delta.constraints.")
