@@ -983,11 +983,12 @@ class Pipeline:
             return self._topic_ports()
         from tidemark.ingest.ports import Ports
 
+        bronze_log = self.decoder.bronze_log
         return Ports(
             control=self.control,
             table=self.table,
-            open_watermarks=lambda: self._wrap_part("watermarks", self.decoder.bronze_log),
-            open_log_reader=lambda: self._wrap_part("log_reader", self.decoder.bronze_log),
+            open_watermarks=cache(lambda: self._wrap_part("watermarks", bronze_log)),
+            open_log_reader=cache(lambda: self._wrap_part("log_reader", bronze_log)),
             now=self.context.now,
         )
 
@@ -997,8 +998,8 @@ class Pipeline:
         return TopicPorts(
             control=self.control,
             table=self._bronze(reads_only=reads_only),
-            open_watermarks=lambda: self.watermarks,
-            open_log_reader=lambda: self.log_reader,
+            open_watermarks=cache(lambda: self.watermarks),
+            open_log_reader=cache(lambda: self.log_reader),
             now=self.context.now,
         )
 

@@ -221,6 +221,26 @@ def test_a_table_that_cannot_be_read_leaves_only_the_conflict_undecided(folders:
     assert (list(found.specs), found.broken) == (["third"], {"events": error, "other": error})
     found = load_specs(folders.specs, folders.layout, lambda: both[:1], unavailable)
     assert (list(found.specs), list(found.broken)) == (["events", "third"], ["other"])
+    for name in ("four", "five"):
+        folders.spec(f"{name}.yaml", name=name, target="bronze/new")
+    found = load_specs(folders.specs, folders.layout, lambda: both[:1], unavailable)
+    assert list(found.specs) == ["events", "third"]
+    assert {name: found.broken[name] for name in ("four", "five")} == {"four": error, "five": error}
+
+
+def test_a_table_around_one_that_cannot_be_read_is_refused(folders: Folders) -> None:
+    """The other table may exist too."""
+    error = StorageUnavailable(location="s3://lake", operation="reading", reason="no answer")
+    folders.spec()
+    folders.spec("aaa.yaml", name="aaa", target="bronze")
+
+    def owner(location: str) -> str:
+        if location == folders.layout.data_table("bronze"):
+            raise error
+        return "events"
+
+    found = load_specs(folders.specs, folders.layout, lambda: ("aaa", "events"), owner)
+    assert (list(found.specs), found.broken) == ([], {"aaa": error, "events": error})
 
 
 def test_an_invalid_spec_without_events_stops_no_other_pipeline(folders: Folders) -> None:

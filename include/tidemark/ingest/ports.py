@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.ingest.protocols import (
@@ -31,8 +30,8 @@ class Ports:
     Attributes:
         control: The control table.
         table: The data table.
-        open_watermarks: Returns the reader of the source's watermarks.
-        open_log_reader: Returns the reader of the source's records.
+        open_watermarks: Returns the reader of the source's watermarks, always the same one.
+        open_log_reader: Returns the reader of the source's records, always the same one.
         now: The clock.
     """
 
@@ -42,7 +41,7 @@ class Ports:
     open_log_reader: Callable[[], LogReader]
     now: Clock
 
-    @cached_property
+    @property
     def watermarks(self) -> WatermarkReader:
         """Reads watermarks of the source."""
         return self.open_watermarks()
@@ -51,7 +50,7 @@ class Ports:
         """Return the watermarks of a spec's topic, at the isolation level of the spec."""
         return self.watermarks.topic_watermarks(spec.topic, spec.isolation_level)
 
-    @cached_property
+    @property
     def log_reader(self) -> LogReader:
         """Reads records of the source."""
         return self.open_log_reader()
@@ -65,12 +64,12 @@ class TopicPorts(Ports):
     open_watermarks: Callable[[], TopicReader]
     open_log_reader: Callable[[], TopicLogReader]
 
-    @cached_property
+    @property
     def watermarks(self) -> TopicReader:
         """Reads watermarks of the topic."""
         return self.open_watermarks()
 
-    @cached_property
+    @property
     def log_reader(self) -> TopicLogReader:
         """Reads records of the topic."""
         return self.open_log_reader()

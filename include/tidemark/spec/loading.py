@@ -413,8 +413,8 @@ def load_specs(
     If specs contradict each other, the pipelines in the control table are valid, and the others are
     broken. So a new spec cannot stop an existing pipeline. The control table is read only after
     a contradiction, because Airflow loads the specs at each parse of the DAG files. Data tables are
-    read only if the control table does not decide. If a table cannot be read, every contradicting
-    spec is refused with the error of the table.
+    read only if the control table does not decide. If a data table cannot be read, the specs that
+    it decides about are refused with its error; for the control table, every contradicting spec.
 
     Args:
         folder: Contains one YAML file for each pipeline.
@@ -440,24 +440,30 @@ def load_specs(
     problems += _repeated_names(found)
     problems += target_problems(found, layout)
     invalid = {problem.file for problem in problems}
-    conflicts = _conflicts(found, layout, recorded=(), table_owner=lambda _: None, invalid=invalid)
+    conflicts = _conflicts(found, layout, recorded=(), table_owner=lambda *_: None, invalid=invalid)
     unknown: dict[str, TidemarkError] = {}
+
+    def owner(location: str, files: Collection[Path]) -> str | None:
+        try:
+            return table_owner(location)
+        except TidemarkError as unreadable:
+            unknown.update((file.stem, unreadable) for file in files)
+            return None
+
     if conflicts:
         try:
-            problems += _conflicts(
-                found,
-                layout,
-                recorded=recorded_pipelines(),
-                table_owner=table_owner,
-                invalid=invalid,
-            )
+            recorded = recorded_pipelines()
         except TidemarkError as unreadable:
             unknown = {Path(problem.file).stem: unreadable for problem in conflicts}
+        else:
+            problems += _conflicts(
+                found, layout, recorded=recorded, table_owner=owner, invalid=invalid
+            )
     by_stem: dict[str, list[Problem]] = {}
     for problem in problems:
         by_stem.setdefault(Path(problem.file).stem, []).append(problem)
     broken = {stem: SpecError(problems=tuple(some)) for stem, some in by_stem.items()}
-    broken_or_unknown = {**unknown, **broken}
+    broken_or_unknown = {**broken, **unknown}
     usable = (spec for path, spec in found.items() if path.stem not in broken_or_unknown)
     return SpecFolder(
         specs={spec.name: spec for spec in sorted(usable, key=lambda spec: spec.name)},
@@ -470,7 +476,7 @@ def _conflicts(
     layout: Layout,
     *,
     recorded: Collection[str],
-    table_owner: Callable[[str], str | None],
+    table_owner: Callable[[str, Collection[Path]], str | None],
     invalid: Collection[str],
 ) -> list[Problem]:
     """Return the problems between specs. Arguments as for `target_conflicts`."""

@@ -170,7 +170,7 @@ def target_conflicts(
     layout: Layout,
     *,
     recorded: Collection[str],
-    table_owner: Callable[[str], str | None],
+    table_owner: Callable[[str, Collection[Path]], str | None],
     invalid: Collection[str],
 ) -> Iterator[Problem]:
     """Yield problems of targets equal to, inside or around another one.
@@ -183,14 +183,17 @@ def target_conflicts(
         specs: Specs by file.
         layout: The lakehouse.
         recorded: Texts of all pipelines in the control table, such as `prices@typed`.
-        table_owner: Returns the property `tidemark.pipeline` of the table at a location.
+        table_owner: Returns the property `tidemark.pipeline` of the table at a location, which
+            decides about the specs in some files.
         invalid: Names of files with other problems.
     """
 
     def settled(target: _Target) -> _Target:
-        if not any(target.is_undecided_beside(each) for each in by_events.get(target, ())):
+        undecided = [each for each in by_events.get(target, ()) if target.is_undecided_beside(each)]
+        if not undecided:
             return target
-        owner = table_owner(layout.data_table(target.value))
+        files = [target.file, *(each.file for each in undecided)]
+        owner = table_owner(layout.data_table(target.value), files)
         return replace(target, claim=_Claim.OWNER) if owner == str(target.table) else target
 
     targets = [
