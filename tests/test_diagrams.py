@@ -26,6 +26,7 @@ from tidemark.core.events import (
     LossAccepted,
     NewEpoch,
     Planned,
+    PublicationDecided,
     RecreationAccepted,
     Started,
     Superseded,
@@ -37,6 +38,7 @@ from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.plan_rules import ComparedTopic, check_readable, live_ranges
+from tidemark.core.publication import PublicationStatus
 from tidemark.dev.failpoints import FailPoint
 
 OPERATOR: dict[str, Any] = {"requested_by": "test", "reason": "a test"}
@@ -61,6 +63,9 @@ EVENTS: Mapping[str, ControlEvent] = {
     "adopted": Adopted(sequence=1, origin=RunOrigin("test")),
     "abandoned": Abandoned(sequence=1, **OPERATOR),
     "landed": landed(PLAN),
+    "publication_decided": PublicationDecided(
+        sequence=1, status=PublicationStatus.PUBLISHED, topic_id="id-1", spans={}
+    ),
     "undo_started": UndoStarted(sequence=1, **OPERATOR),
     "undone": Undone(sequence=1, **OPERATOR),
     "loss_accepted": LossAccepted(
@@ -112,7 +117,7 @@ def test_each_diagram_has_a_source_and_a_page() -> None:
 def test_the_life_of_a_plan_has_every_kind_of_event() -> None:
     """An event of a plan is in a transition or in a state; any other is in the list below them."""
     of_plans = {each.event for each in plan_life.TRANSITIONS}
-    of_plans |= {state.repeated[0] for state in plan_life.STATES.values() if state.repeated}
+    of_plans |= {event for state in plan_life.STATES.values() for event, _ in state.repeated}
     others = [event for line in plan_life.OTHER_EVENTS for event in line]
     assert sorted([*of_plans, *others]) == sorted(EventKind)
     assert set(EVENTS) == set(EventKind)
@@ -128,8 +133,8 @@ def test_events_lead_to_the_states_of_the_diagram() -> None:
 
 def test_events_that_repeat_a_state_leave_it() -> None:
     for name, state in plan_life.STATES.items():
-        if state.repeated:
-            assert state_after([*paths()[name], state.repeated[0]]) == name
+        for event, _ in state.repeated:
+            assert state_after([*paths()[name], event]) == name
 
 
 @pytest.mark.parametrize("event", [event for line in plan_life.OTHER_EVENTS for event in line])

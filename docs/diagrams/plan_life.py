@@ -25,13 +25,13 @@ class State:
         title: Name, as the documentation has it.
         meaning: What it means for the plan's offsets, in lines.
         tone: Its colour.
-        repeated: An event that leaves the plan in this state, and its cause.
+        repeated: Events that leave the plan in this state, each with its cause.
     """
 
     title: str
     meaning: Sequence[str]
     tone: str
-    repeated: tuple[str, str] | None = None
+    repeated: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,12 @@ class Transition:
 
 
 STATES: Mapping[str, State] = {
-    "open": State("Open", ["Its offsets are reserved."], "open", ("adopted", "by another run")),
+    "open": State("Open", ["Its offsets are reserved."], "open", [("adopted", "by another run")]),
     "landed": State(
-        "Landed", ["Its offsets are covered."], "live", ("superseded", "by a replacement")
+        "Landed",
+        ["Its offsets are covered."],
+        "live",
+        [("superseded", "by a replacement"), ("publication_decided", "by a check")],
     ),
     "undoing": State("Being undone", ["Its offsets stay reserved."], "lost"),
     "undone": State("Undone", ["Its offsets are unread again."], "none"),
@@ -82,9 +85,9 @@ OTHER_EVENTS = (
 )
 """Events that belong to the pipeline and change no plan, in lines."""
 
-LEFT, WIDE, SPINE = 20, 284, 62
+LEFT, WIDE, SPINE = 20, 302, 62
 """Left edge and width of the boxes on the left, and the place of the arrows between them."""
-TOPS = {"open": 104, "landed": 292, "undoing": 458, "undone": 600}
+TOPS = {"open": 104, "landed": 292, "undoing": 479, "undone": 621}
 """Upper edges of these boxes."""
 RIGHT, NARROW = 450, 150
 """Left edge and width of the box of abandoned plans."""
@@ -94,7 +97,7 @@ INNER, OUTER = 416, 600
 
 def draw() -> str:
     """Return the drawing."""
-    canvas = Canvas(title=TITLE, description=DESCRIPTION, height=818)
+    canvas = Canvas(title=TITLE, description=DESCRIPTION, height=839)
     planned, abandoned, landed, undo_started, undone, restored, returned = TRANSITIONS
     canvas.dot(SPINE, 30, 7)
     _down(canvas, 37, planned)
@@ -123,16 +126,18 @@ def draw() -> str:
     canvas.lines(INNER + 10, bottom - 62 + LINE, returned.cause, "note")
 
     canvas.text(
-        LEFT, 708, "Dashed: by `tidemark rewind`, after a RESTORE of the data table.", "note"
+        LEFT, 729, "Dashed: by `tidemark rewind`, after a RESTORE of the data table.", "note"
     )
-    canvas.line([(LEFT, 728), (OUTER, 728)], "rule")
+    canvas.line([(LEFT, 749), (OUTER, 749)], "rule")
     events = [", ".join(f"`{event}`" for event in line) for line in OTHER_EVENTS]
-    canvas.lines(LEFT, 756, ["Events of the pipeline, which change no plan:", *events], "note")
+    canvas.lines(LEFT, 777, ["Events of the pipeline, which change no plan:", *events], "note")
     return canvas.as_svg()
 
 
 def _height(state: State) -> float:
-    return 96 if state.repeated else 49 + LINE * len(state.meaning)
+    if state.repeated:
+        return 96 + LINE * (len(state.repeated) - 1)
+    return 49 + LINE * len(state.meaning)
 
 
 def _bottom(name: str) -> float:
@@ -143,10 +148,10 @@ def _state(canvas: Canvas, x: float, y: float, width: float, state: State) -> No
     canvas.box(x, y, width, _height(state), state.tone)
     canvas.text(x + 16, y + 28, state.title, "title")
     canvas.lines(x + 16, y + 52, state.meaning)
-    if state.repeated:
-        event, cause = state.repeated
-        canvas.arrow([(x + 18, y + 72), (x + 18, y + 81), (x + 38, y + 81)], state.tone)
-        canvas.text(x + 46, y + 82, f"`{event}` {cause}", "note")
+    for number, (event, cause) in enumerate(state.repeated):
+        line = y + 81 + number * LINE
+        canvas.arrow([(x + 18, line - 9), (x + 18, line), (x + 38, line)], state.tone)
+        canvas.text(x + 46, line + 1, f"`{event}` {cause}", "note")
 
 
 def _down(canvas: Canvas, y: float, transition: Transition) -> None:

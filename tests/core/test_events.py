@@ -6,6 +6,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import pytest
+
 from tests.support.plans import make_plan
 from tests.support.services import NOW
 from tidemark.core.accounting import Landing, RangeCount
@@ -19,6 +21,7 @@ from tidemark.core.events import (
     LossAccepted,
     NewEpoch,
     Planned,
+    PublicationDecided,
     RecreationAccepted,
     Started,
     Superseded,
@@ -29,6 +32,7 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import PlanKind, PlannedRange
+from tidemark.core.publication import PublicationStatus
 from tidemark.core.watermarks import Position
 
 LOST = {0: SpanSet.of([Span(5, 7), Span(9, 11)])}
@@ -83,6 +87,23 @@ def history() -> list[tuple[int, list[ControlEvent]]]:
     ]
 
 
+def publication(
+    number: int, status: PublicationStatus, by: str | None = None, sequence: int = 1
+) -> tuple[int, list[ControlEvent]]:
+    """Return a decision about a plan, of an operator if named."""
+    spans = {0: SpanSet.of([Span(0, 2), Span(3, 5)]), 1: SpanSet.of([Span(0, 3)])}
+    return number, [
+        PublicationDecided(
+            sequence=sequence,
+            status=status,
+            topic_id="id-1",
+            spans=spans if sequence == 1 else {},
+            decided_by=by,
+            reason=by and "why",
+        )
+    ]
+
+
 def decisions() -> list[tuple[int, list[ControlEvent]]]:
     """Return the decisions of an operator after `history`, with unusual values."""
     far = 2**62
@@ -102,6 +123,8 @@ def decisions() -> list[tuple[int, list[ControlEvent]]]:
         (13, [epoch]),
         (14, [replace(epoch, epoch=2, table_version=11, committed={}, missing_events=2)]),
         (15, [RecreationAccepted(**topic, offsets={0: 2, 1: far}, **ann)]),
+        publication(16, PublicationStatus.PUBLISHED, sequence=5),
+        publication(17, PublicationStatus.REJECTED, "cli:ann:1"),
     ]
 
 
@@ -110,6 +133,13 @@ def test_events_decode_from_their_rows_in_any_order() -> None:
     rows = [row for n, events in recorded for row in encode("events", n, NOW, events)]
     Random(7).shuffle(rows)
     assert decode("events", rows) == recorded
+
+
+def test_a_recorded_decision_has_the_number_and_the_time_of_its_event() -> None:
+    rows = encode("events", 8, NOW, publication(8, PublicationStatus.BLOCKED)[1])
+    ((_, (decided,)),) = decode("events", rows)
+    assert isinstance(decided, PublicationDecided)
+    assert (decided.number, decided.decided_at) == (8, NOW)
 
 
 def test_events_are_rows_of_the_pipeline_that_they_are_appended_to() -> None:
@@ -150,6 +180,44 @@ def test_decisions_change_the_ledger() -> None:
     new = after[15]
     assert (new.cluster_id, new.topic_id, new.starts) == ("other", "id-2", {0: 2, 1: 2**62})
     assert (new.accepted_losses, new.covered(0), new.next_sequence) == ({}, SpanSet(), 8)
+
+
+@pytest.mark.parametrize(
+    ("decided", "effective"),
+    [
+        ([("published", None), ("blocked", None)], "blocked"),
+        ([("blocked", None), ("published", None)], "published"),
+        ([("rejected", "ann"), ("published", None)], "rejected"),
+        ([("rejected", "ann"), ("released", "bob"), ("blocked", None)], "released"),
+        ([("blocked", None), ("rejected", "ann")], "rejected"),
+    ],
+)
+def test_the_newest_decision_of_an_operator_is_effective_otherwise_the_newest_check(
+    decided: list[tuple[str, str | None]], effective: str
+) -> None:
+    """Decisions about a plan that is not recorded have no effect."""
+    new = [
+        publication(number, PublicationStatus(status), by)
+        for number, (status, by) in enumerate(decided, start=8)
+    ]
+    unknown = publication(20, PublicationStatus.REJECTED, "ann", sequence=9)
+    ledger = Ledger.fold("events", [*history(), *new, unknown])
+    decision = ledger.plans[1].decision
+    assert decision is not None
+    assert decision.status == effective
+    assert {each: record.decision for each, record in ledger.plans.items() if each != 1} == {
+        2: None,
+        3: None,
+        4: None,
+    }
+
+
+def test_a_decision_does_not_apply_to_a_later_plan_of_the_same_number() -> None:
+    """A repair records the plan of another copy of the tables under its number."""
+    published = publication(8, PublicationStatus.PUBLISHED)
+    again = Planned(plan=make_plan((0, 0, 5), sequence=1))
+    ledger = Ledger.fold("events", [*history(), published, (9, [again])])
+    assert ledger.plans[1].decision is None
 
 
 def test_chain_position_is_the_furthest_landed_end_or_the_start_offset() -> None:

@@ -44,16 +44,18 @@ from tidemark.core.events import (
     LossAccepted,
     NewEpoch,
     Planned,
+    PublicationDecided,
     RecreationAccepted,
     Started,
     Superseded,
     Undone,
     UndoStarted,
 )
-from tidemark.core.ledger import CheckedLedger, Ledger
+from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, PlanRef
+from tidemark.core.publication import PublicationStatus
 from tidemark.ingest.protocols import ControlTable
 from tidemark.lake.conditional_writes import PROOF_PREFIX
 from tidemark.lake.control_table import COLUMNS, DeltaControlTable
@@ -231,6 +233,7 @@ def pipeline_with_history(seed: int) -> MemoryPipeline:
         "undo": 1,
         "plan": 4,
         "miss": 2,
+        "decide": 6,
     }
     for number in range(60):
         pipeline.kafka.produce("events", chance.randrange(2), chance.randrange(6))
@@ -275,6 +278,25 @@ def correct(step: str, pipeline: MemoryPipeline, chance: Random) -> None:
         case "undo":
             landed = [n for n, record in pipeline.ledger.plans.items() if record.held_now]
             pipeline.undo.undo(chance.choice(landed or [1]), "ops", "wrong")
+        case "decide":
+            held = [record for record in pipeline.ledger.plans.values() if record.held_now]
+            if held:
+                decide(pipeline, chance.choice(held), chance)
+
+
+def decide(pipeline: MemoryPipeline, record: PlanRecord, chance: Random) -> None:
+    """Record a decision of a check or an operator about a landed plan."""
+    assert record.held_now is not None
+    status = chance.choice(list(PublicationStatus))
+    is_check = status in (PublicationStatus.PUBLISHED, PublicationStatus.BLOCKED)
+    decided = PublicationDecided(
+        sequence=record.plan.sequence,
+        status=status,
+        topic_id=record.plan.topic_id,
+        spans=record.held_now.spans(),
+        decided_by=None if is_check else "ops",
+    )
+    pipeline.control.append(CheckedLedger(pipeline.ledger), [decided], NOW)
 
 
 @contextmanager
@@ -369,6 +391,9 @@ def test_a_summary_equals_the_summary_of_the_whole_ledger(
         monkeypatch.setattr("tidemark.lake.ledger_summary.MAX_ROWS_IN_PYTHON", few)
         assert DeltaControlTable(uri).summary("events") == summary
     assert state(summary) == state(ledger)
+    statuses = delta.publication_statuses("events")
+    assert list(statuses.items()) == list(memory.publication_statuses("events").items())
+    assert len(statuses) > 2
     requesters = {origin for record in ledger.plans.values() for origin in record.requesters}
     assert len(requesters) > 5
     assert delta.throughput("events") == memory.throughput("events")
@@ -763,6 +788,15 @@ def documented(tmp_path: Path) -> str:
     record("orders", started_event({0: 0}))
     record_decisions(table, lambda: next(clock))
     replace_twice(table, lambda: next(clock))
+    decided = PublicationDecided(
+        sequence=1,
+        status=PublicationStatus.PUBLISHED,
+        topic_id="id-1",
+        spans={0: SpanSet.of([Span(5, 10)])},
+    )
+    rejected = PublicationStatus.REJECTED
+    record("prices", decided)
+    record("prices", replace(decided, status=rejected, decided_by="cli:ann:1", reason="because"))
     return uri
 
 
@@ -844,7 +878,7 @@ def queries() -> dict[str, str]:
     return found
 
 
-AT = [NOW + timedelta(minutes=minute) for minute in range(30)]
+AT = [NOW + timedelta(minutes=minute) for minute in range(32)]
 ANSWERS: dict[str, list[tuple[Any, ...]]] = {
     "What is the committed offset of each partition?": [
         ("clicks", "events", 0, 7),
@@ -897,15 +931,39 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
             None,
             None,
             None,
+            None,
             "test:0",
             "started at offsets given by hand",
         ),
-        (AT[10], "clicks", "recreation_accepted", 0, None, None, None, "cli:ann:1", "because"),
-        (AT[15], "clicks", "new_epoch", 0, None, None, 3, "cli:ann:1", "because"),
-        (AT[15], "clicks", "undone", None, None, None, 3, "cli:ann:1", "because"),
-        (AT[16], "clicks", "loss_accepted", 0, 6, 7, None, "cli:ann:1", "because"),
-        (AT[21], "clicks", "undo_started", 0, None, None, 5, "cli:ann:1", "because"),
-        (AT[29], "quotes", "undo_started", 0, None, None, 3, "cli:ann:1", "because"),
+        (
+            AT[10],
+            "clicks",
+            "recreation_accepted",
+            0,
+            None,
+            None,
+            None,
+            None,
+            "cli:ann:1",
+            "because",
+        ),
+        (AT[15], "clicks", "new_epoch", 0, None, None, 3, None, "cli:ann:1", "because"),
+        (AT[15], "clicks", "undone", None, None, None, 3, None, "cli:ann:1", "because"),
+        (AT[16], "clicks", "loss_accepted", 0, 6, 7, None, None, "cli:ann:1", "because"),
+        (AT[21], "clicks", "undo_started", 0, None, None, 5, None, "cli:ann:1", "because"),
+        (AT[29], "quotes", "undo_started", 0, None, None, 3, None, "cli:ann:1", "because"),
+        (
+            AT[31],
+            "prices",
+            "publication_decided",
+            0,
+            5,
+            10,
+            1,
+            "rejected",
+            "cli:ann:1",
+            "because",
+        ),
     ],
     "Which runs worked on each plan?": [
         ("clicks", 1, "planned", "test:1"),

@@ -22,6 +22,7 @@ from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.origins import PlanOrigin
 from tidemark.core.plan import Plan, PlanKind, PlanRef, is_removal, removal_app_id
 from tidemark.core.plan_history import PlanEntry, plan_history
+from tidemark.core.publication import PublicationStatus
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.core.table_state import (
     FENCED_VERSION,
@@ -292,6 +293,10 @@ class MemoryControlTable:
             for row in reversed(self.rows)
             if row["pipeline"] == pipeline and row["event"] == event
         }
+
+    def publication_statuses(self, pipeline: str) -> Mapping[int, PublicationStatus]:
+        plans = self.ledger(pipeline).plans.items()
+        return {number: each.decision.status for number, each in sorted(plans) if each.decision}
 
     def accepted_losses(self, pipeline: str) -> Sequence[tuple[datetime, LossAccepted]]:
         kind = EventKind.LOSS_ACCEPTED

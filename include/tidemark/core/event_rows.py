@@ -25,6 +25,7 @@ from tidemark.core.events import (
     LossAccepted,
     NewEpoch,
     Planned,
+    PublicationDecided,
     RecreationAccepted,
     Started,
     Superseded,
@@ -34,6 +35,7 @@ from tidemark.core.events import (
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.origins import origin_columns, origin_of_row
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
+from tidemark.core.publication import PublicationStatus
 from tidemark.core.watermarks import IsolationLevel
 
 Row: TypeAlias = dict[str, Any]
@@ -49,6 +51,7 @@ _KINDS: Mapping[EventKind, type[ControlEvent]] = {
     EventKind.ADOPTED: Adopted,
     EventKind.ABANDONED: Abandoned,
     EventKind.LANDED: Landed,
+    EventKind.PUBLICATION_DECIDED: PublicationDecided,
     EventKind.UNDO_STARTED: UndoStarted,
     EventKind.UNDONE: Undone,
     EventKind.LOSS_ACCEPTED: LossAccepted,
@@ -64,9 +67,16 @@ _COLUMNS = {
     "kind": "plan_kind",
     "start": "start_offset",
     "end": "end_offset",
+    "decided_by": "requested_by",
+    "decided_at": "recorded_at",
+    "number": "event_number",
 }
 """Columns of fields with another name. All other fields have the name of their column."""
-_TYPES: Mapping[str, Callable[[Any], Any]] = {"kind": PlanKind, "isolation_level": IsolationLevel}
+_TYPES: Mapping[str, Callable[[Any], Any]] = {
+    "kind": PlanKind,
+    "isolation_level": IsolationLevel,
+    "status": PublicationStatus,
+}
 """Types of fields whose column contains text."""
 
 
@@ -125,10 +135,12 @@ def _columns_by_row(event: ControlEvent) -> list[Row]:
                 {**row, "leader_epoch": epochs.get(row["partition"])}
                 for row in _offset_rows(offsets)
             ]
-        case RecreationAccepted(offsets=offsets):
+        case (
+            RecreationAccepted(offsets=offsets)
+            | UndoStarted(committed=offsets)
+            | NewEpoch(committed=offsets)
+        ):
             return _offset_rows(offsets)
-        case UndoStarted() | NewEpoch():
-            return _offset_rows(event.committed)
         case BackfillRequested(chunks=chunks):
             numbered = enumerate(chunks, start=1)
             return [
@@ -139,6 +151,8 @@ def _columns_by_row(event: ControlEvent) -> list[Row]:
                 {**row, "committed_offset": committed[row["partition"]]}
                 for row in _span_rows(event.lost)
             ]
+        case PublicationDecided(spans=spans):
+            return [*_span_rows(spans)]
         case Planned():
             return [_columns(planned) for planned in event.plan.ranges]
         case Superseded():
@@ -256,7 +270,9 @@ def _by_partition(rows: Sequence[Row], column: str = "committed_offset") -> dict
 
 def _spans(rows: Sequence[Row]) -> Mapping[int, SpanSet]:
     return spans_by_partition(
-        (row["partition"], Span(row["start_offset"], row["end_offset"])) for row in rows
+        (row["partition"], Span(row["start_offset"], row["end_offset"]))
+        for row in rows
+        if row.get("partition") is not None
     )
 
 
@@ -282,6 +298,7 @@ _PARTS: Mapping[str, Callable[[Sequence[Row]], Any]] = {
     "committed": _by_partition,
     "leader_epochs": lambda rows: _by_partition(rows, "leader_epoch"),
     "lost": _spans,
+    "spans": _spans,
     "chunks": _chunks,
     "ranges": _ranges,
     "counts": _counts,

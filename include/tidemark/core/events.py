@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from tidemark.core.accounting import Landing, RangeCount
 from tidemark.core.offsets import SpanSet
 from tidemark.core.origins import PlanOrigin
 from tidemark.core.plan import Plan
+from tidemark.core.publication import PublicationStatus
 from tidemark.core.watermarks import TopicWatermarks
 
 
@@ -32,6 +34,9 @@ class EventKind(StrEnum):
     """The plan was abandoned before it landed; its offsets are unread again."""
     LANDED = "landed"
     """The range is in the data table; `committed_offset` includes it."""
+    PUBLICATION_DECIDED = "publication_decided"
+    """A check or an operator decided whether the published view shows the rows of plan
+    `plan_sequence` at `[start_offset, end_offset)`."""
     UNDO_STARTED = "undo_started"
     """The removal of a landed plan's rows has started; `committed_offset` excludes them."""
     UNDONE = "undone"
@@ -181,6 +186,52 @@ class Landed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PublicationDecided:
+    """A check or an operator decided whether the published view shows the rows of a landed plan.
+
+    The decision applies to the newest plan with this number that was recorded before it. It applies
+    to its own offsets alone, not to offsets of the plan that a RESTORE brings back later.
+
+    Attributes:
+        sequence: Plan number.
+        status: The decided status.
+        topic_id: Kafka's id of the incarnation of the plan's topic.
+        spans: Offsets that the decision applies to, by partition.
+        decided_by: The operator's command, as `cli:<user>:<id>`; None for a check.
+        reason: Operator's reason, or the expectations of the failed critical rules.
+        number: Event number; None before the event is recorded.
+        decided_at: Time of the record (UTC); None before it.
+    """
+
+    sequence: int
+    status: PublicationStatus
+    topic_id: str
+    spans: Mapping[int, SpanSet]
+    decided_by: str | None = None
+    reason: str | None = None
+    number: int | None = field(default=None, compare=False)
+    decided_at: datetime | None = field(default=None, compare=False)
+
+    def after(self, earlier: PublicationDecided | None) -> PublicationDecided:
+        """Return the effective decision after this one.
+
+        The newest decision of an operator is effective; without one, the newest check. The
+        published view implements the same rule in SQL (lake/published_view.py).
+        """
+        is_overridden = self.decided_by is None and earlier and earlier.decided_by is not None
+        return earlier if earlier and is_overridden else self
+
+    def as_record(self) -> dict[str, Any]:
+        """Return status, time, author and reason as plain values, for `--json`."""
+        return {
+            "status": self.status.value,
+            "decided_at": self.decided_at.isoformat() if self.decided_at else None,
+            "decided_by": self.decided_by,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UndoStarted:
     """The removal of a landed plan's rows from the data table has started; `Undone` follows.
 
@@ -289,6 +340,7 @@ ControlEvent: TypeAlias = (
     | Adopted
     | Abandoned
     | Landed
+    | PublicationDecided
     | UndoStarted
     | Undone
     | LossAccepted

@@ -16,6 +16,7 @@ from tidemark.core.events import (
     LossAccepted,
     NewEpoch,
     Planned,
+    PublicationDecided,
     RecreationAccepted,
     Started,
     Superseded,
@@ -42,6 +43,7 @@ class PlanRecord:
         superseded: Events of plans that replace its rows, oldest first.
         cancelled_by: The event that abandoned the plan, or started or completed its undo; None
             without one.
+        decision: The effective publication decision; None without one.
         landed_in: The event that started the epoch in which the landing was recorded; None in the
             first epoch. Summaries of the ledger do not have it.
     """
@@ -52,6 +54,7 @@ class PlanRecord:
     landed_originally: Landing | None = None
     superseded: tuple[Superseded, ...] = ()
     cancelled_by: Abandoned | UndoStarted | Undone | None = None
+    decision: PublicationDecided | None = None
     landed_in: NewEpoch | None = field(default=None, compare=False)
 
     @property
@@ -427,6 +430,7 @@ def _with_event(ledger: L, event: ControlEvent) -> L:
             | Adopted()
             | Abandoned()
             | Landed()
+            | PublicationDecided()
             | UndoStarted()
             | Undone()
         ):
@@ -440,23 +444,6 @@ def _update_plan(plans: dict[int, PlanRecord], event: ControlEvent, epoch: NewEp
     match event:
         case Planned(plan=plan):
             plans[plan.sequence] = PlanRecord(plan=plan, requesters=(plan.origin,))
-        case Superseded():
-            if record := plans.get(event.sequence):
-                plans[event.sequence] = replace(record, superseded=(*record.superseded, event))
-        case Adopted():
-            if record := plans.get(event.sequence):
-                requesters = (*record.requesters, event.origin)
-                plans[event.sequence] = replace(record, requesters=requesters)
-        case Abandoned() | UndoStarted() | Undone():
-            if record := plans.get(event.sequence):
-                plans[event.sequence] = replace(
-                    record,
-                    held_now=None,
-                    landed_originally=record.landed_originally
-                    if isinstance(event, UndoStarted)
-                    else None,
-                    cancelled_by=event,
-                )
         case Landed(plan=plan):
             plans[plan.sequence] = replace(
                 plans[plan.sequence],
@@ -467,10 +454,38 @@ def _update_plan(plans: dict[int, PlanRecord], event: ControlEvent, epoch: NewEp
                 cancelled_by=None,
                 landed_in=epoch,
             )
+        case (
+            Superseded() | Adopted() | PublicationDecided() | Abandoned() | UndoStarted() | Undone()
+        ):
+            if record := plans.get(event.sequence):
+                plans[event.sequence] = _updated(record, event)
         case Started() | BackfillRequested() | RecreationAccepted() | LossAccepted() | NewEpoch():
             pass
         case _:
             assert_never(event)
+
+
+def _updated(
+    record: PlanRecord,
+    event: Superseded | Adopted | PublicationDecided | Abandoned | UndoStarted | Undone,
+) -> PlanRecord:
+    """Return the record of a plan after an event of the plan."""
+    match event:
+        case Superseded():
+            return replace(record, superseded=(*record.superseded, event))
+        case Adopted():
+            return replace(record, requesters=(*record.requesters, event.origin))
+        case PublicationDecided():
+            return replace(record, decision=event.after(record.decision))
+        case Abandoned() | UndoStarted() | Undone():
+            return replace(
+                record,
+                held_now=None,
+                landed_originally=record.landed_originally
+                if isinstance(event, UndoStarted)
+                else None,
+                cancelled_by=event,
+            )
 
 
 def _with_current_counts(record: PlanRecord, plans: Mapping[int, PlanRecord]) -> PlanRecord:

@@ -22,6 +22,7 @@ SETTLED_PLAN_EVENTS = (
     EventKind.SUPERSEDED,
     EventKind.ADOPTED,
     EventKind.LANDED,
+    EventKind.PUBLICATION_DECIDED,
 )
 """All kinds of events of a settled plan."""
 CORRECTING_EVENTS = (EventKind.ABANDONED, EventKind.UNDO_STARTED, EventKind.UNDONE)

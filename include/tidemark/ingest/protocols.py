@@ -14,6 +14,7 @@ from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import PlanOrigin
 from tidemark.core.plan import CommittablePlan, Plan, PlanRef, ReadablePlan
 from tidemark.core.plan_history import PlanEntry
+from tidemark.core.publication import PublicationStatus
 from tidemark.core.record import LogRecord
 from tidemark.core.table_state import Fence, PlanCommit, RowOrigin, RowRange, TableSize, TableState
 from tidemark.core.throughput import Throughput
@@ -153,6 +154,12 @@ class ControlReader(Protocol):
         """Return the first time at which an event of each plan was recorded.
 
         Repairs record landings again; the first record has the time of the landing.
+        """
+
+    def publication_statuses(self, pipeline: str) -> Mapping[int, PublicationStatus]:
+        """Return the effective publication status of each decided plan, ordered by plan number.
+
+        Equals the decisions of the full ledger, without a Python object for each event.
         """
 
     def accepted_losses(self, pipeline: str) -> Sequence[tuple[datetime, LossAccepted]]:

@@ -22,6 +22,7 @@ from tidemark.core.offsets import Span
 from tidemark.core.origins import PlanOrigin, origin_columns
 from tidemark.core.plan import PlanRef
 from tidemark.core.plan_history import PlanEntry, plan_history, superseding_plans
+from tidemark.core.publication import PublicationStatus
 from tidemark.core.throughput import RUNS, Run, Throughput
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.conditional_writes import missing_storage_proofs, prove_conditional_writes
@@ -29,6 +30,7 @@ from tidemark.lake.control_repair import translate_control_damage
 from tidemark.lake.delta_errors import translates_delta_errors
 from tidemark.lake.errors import ControlConflict
 from tidemark.lake.ledger_summary import read_pipeline_rows, read_settled_counts
+from tidemark.lake.published_view import EFFECTIVE_DECISIONS
 from tidemark.lake.table_checks import check_names
 from tidemark.lake.table_io import (
     TIMESTAMP,
@@ -76,6 +78,7 @@ COLUMNS = Schema(
         Field("fingerprint", DataType.utf8(), nullable=True),
         Field("requested_by", DataType.utf8(), nullable=True),
         Field("reason", DataType.utf8(), nullable=True),
+        Field("status", DataType.utf8(), nullable=True),
     ]
 )
 """The control table's columns; docs/reference/control-table.md explains each and shows queries."""
@@ -185,6 +188,19 @@ class DeltaControlTable:
             """,
         )
         return {row["plan_sequence"]: row["at"] for row in rows}
+
+    @_reading
+    def publication_statuses(self, pipeline: str) -> Mapping[int, PublicationStatus]:
+        """See `ControlReader.publication_statuses`."""
+        table = open_if_exists(self._uri)
+        if table is None or not _has_all_columns(table):
+            return {}
+        effective = EFFECTIVE_DECISIONS.format(control="t", pipeline=pipeline)
+        rows = query_rows(
+            table,
+            f"SELECT DISTINCT plan_sequence, status FROM ({effective}) ORDER BY plan_sequence",
+        )
+        return {row["plan_sequence"]: PublicationStatus(row["status"]) for row in rows}
 
     @_reading
     def accepted_losses(self, pipeline: str) -> Sequence[tuple[datetime, LossAccepted]]:
