@@ -14,10 +14,11 @@ from tidemark.app import App
 from tidemark.core import plan_rules
 from tidemark.core.accounting import Landing
 from tidemark.core.event_rows import Row, encode
-from tidemark.core.events import Landed, Planned, Started
+from tidemark.core.events import ControlEvent, Landed, Planned, PublicationDecided, Started
 from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
+from tidemark.core.publication import PublicationStatus
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.lake.compaction import Compaction
 from tidemark.lake.control_table import COLUMNS as CONTROL_COLUMNS
@@ -26,17 +27,18 @@ from tidemark.lake.shared_tables import append_shared
 from tidemark.lake.table_io import TIMESTAMP, arrow_table
 from tidemark.pipeline import utc_now
 from tidemark.quality.check_results_table import SCHEMA as RESULTS
-from tidemark.quality.publication_table import COLUMNS as DECISIONS
 
 UNCOMPACTED = 10
 """Number of plans after the last compaction."""
 TOGETHER = 100
 """Number of plans in one commit before the last compaction."""
+_EVENTS_OF_PLAN = 3
+"""Number of events of a plan: planned, landed and published."""
 
 
 def about(plans: int) -> int:
     """Return a number near `plans` that leaves as many plans uncompacted as `UNCOMPACTED` plans."""
-    between = COMPACT_EVERY // 2
+    between = COMPACT_EVERY
     return plans - plans % between + UNCOMPACTED % between
 
 
@@ -84,15 +86,14 @@ class _History:
         return cls(app, pipeline, watermarks, table, produced_at)
 
     def append(self, sequence: int) -> None:
-        """Write a plan in two commits of the control table and one of the data table."""
+        """Write a plan in three commits of the control table and one of the data table."""
         # Only the fields that `append` and `build_plan` use: reading all events would take hours.
         ledger = self._ledger(sequence)
         plan = _plan(ledger, self.watermarks)
-        control = self.app.control
-        control.append(CheckedLedger(ledger), self._planned(plan), utc_now())
         _land(self.table, [plan], self.produced_at)
-        after = CheckedLedger(replace(ledger, event_number=ledger.event_number + 1))
-        control.append(after, [_landed(plan, self.table.version())], utc_now())
+        for events in self._events(plan, self.table.version()):
+            self.app.control.append(CheckedLedger(ledger), events, utc_now())
+            ledger = replace(ledger, event_number=ledger.event_number + 1)
 
     def append_together(self, sequences: Sequence[int]) -> list[Plan]:
         """Write landed plans in one commit of each table; the control table exists."""
@@ -101,9 +102,10 @@ class _History:
         version = self.table.version()
         rows: list[Row] = []
         for plan in plans:
-            rows += encode(self.pipeline, 2 * plan.sequence - 1, utc_now(), self._planned(plan))
-            rows += encode(self.pipeline, 2 * plan.sequence, utc_now(), [_landed(plan, version)])
-        newest = Transaction(self.pipeline, 2 * sequences[-1])
+            first = self._ledger(plan.sequence).event_number + 1
+            for number, events in enumerate(self._events(plan, version), start=first):
+                rows += encode(self.pipeline, number, utc_now(), events)
+        newest = Transaction(self.pipeline, _EVENTS_OF_PLAN * sequences[-1])
         write_deltalake(
             self.app.layout.control_table,
             arrow_table(rows, CONTROL_COLUMNS),
@@ -114,12 +116,22 @@ class _History:
 
     def _ledger(self, sequence: int) -> Ledger:
         return Ledger(
-            pipeline=self.pipeline, event_number=2 * sequence - 2, last_sequence=sequence - 1
+            pipeline=self.pipeline,
+            event_number=_EVENTS_OF_PLAN * (sequence - 1),
+            last_sequence=sequence - 1,
         )
 
-    def _planned(self, plan: Plan) -> list[Started | Planned]:
+    def _events(self, plan: Plan, version: int) -> Sequence[Sequence[ControlEvent]]:
+        """Return the events of a landed and published plan, by commit."""
         begun = [_started(self.watermarks)] if plan.sequence == 1 else []
-        return [*begun, Planned(plan=plan)]
+        landed = _landed(plan, version)
+        published = PublicationDecided(
+            sequence=plan.sequence,
+            status=PublicationStatus.PUBLISHED,
+            topic_id=plan.topic_id,
+            spans=landed.landing.spans(),
+        )
+        return [*begun, Planned(plan=plan)], [landed], [published]
 
 
 def write_history(app: App, pipeline: str, plans: int, produced_at: datetime) -> None:
@@ -146,31 +158,14 @@ def write_history(app: App, pipeline: str, plans: int, produced_at: datetime) ->
     history.table.optimize.compact()
     for sequence in range(compacted + 1, plans + 1):
         history.append(sequence)
-    _publish(app, pipeline, plans, str(history.table.metadata().id), history.watermarks)
+    _write_results(app, pipeline, plans)
 
 
-def _publish(
-    app: App, pipeline: str, plans: int, table_id: str, watermarks: TopicWatermarks
-) -> None:
-    """Write five passed results and a decision of each plan, in one commit of either table."""
-    decisions, results = [], []
+def _write_results(app: App, pipeline: str, plans: int) -> None:
+    """Write five passed results of each plan, in one commit."""
+    results = []
     for plan in range(1, plans + 1):
         shared = {"pipeline": pipeline, "plan_sequence": plan}
-        decisions += [
-            {
-                **shared,
-                "status": "published",
-                "decided_at": utc_now(),
-                "topic": watermarks.topic,
-                "topic_id": watermarks.topic_id,
-                "partition": partition,
-                "start_offset": plan - 1,
-                "end_offset": plan,
-                "records": 1,
-                "table_id": table_id,
-            }
-            for partition in watermarks.partitions
-        ]
         results += [
             {
                 **shared,
@@ -188,7 +183,6 @@ def _publish(
             }
             for number in range(5)
         ]
-    append_shared(app.layout.publication_table, arrow_table(decisions, DECISIONS), DECISIONS)
     append_shared(
         app.layout.quality_results,
         pa.Table.from_pylist(results, schema=RESULTS),

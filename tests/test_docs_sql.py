@@ -22,20 +22,20 @@ from deltalake import DeltaTable, Schema, write_deltalake
 from tests.conftest import PROJECT
 from tests.support.file_lake import FileLake
 from tests.support.plans import make_spec
+from tests.support.publication import record_decision
 from tests.support.services import NOW
 from tests.support.typed_lake import TypedLake
 from tidemark.app import App
 from tidemark.backfill.selection import select
 from tidemark.core.offsets import Span
+from tidemark.core.publication import PublicationStatus
 from tidemark.lake import control_table, status_history, status_table
 from tidemark.lake.columns import BRONZE_SCHEMA, nullable_column
 from tidemark.lake.status_history import append_statuses
 from tidemark.lake.status_table import write_status
-from tidemark.quality import check_results_table, publication_table
+from tidemark.quality import check_results_table
 from tidemark.quality.check_results import CheckResult, QualityReport, Severity
 from tidemark.quality.check_results_table import DeltaCheckResults
-from tidemark.quality.publication import PublicationDecision, PublicationStatus
-from tidemark.quality.publication_table import DeltaPublicationTable
 from tidemark.report.status import status_row
 from tidemark.spec.decode import DecodeSpec, Part, RegisteredSchema
 from tidemark.spec.fields import FieldType, Struct
@@ -164,7 +164,6 @@ def full_home(home: Home) -> Home:
         "control/status": status_table.COLUMNS,
         "control/status_history": status_history.COLUMNS,
         "control/schemas": schema_table.COLUMNS,
-        "quality/publication": publication_table.COLUMNS,
         "quality/results": check_results_table.SCHEMA,
         "bronze/prices": BRONZE_SCHEMA,
         "bronze/old_prices": Schema([nullable_column(*each) for each in old_prices]),
@@ -297,8 +296,6 @@ def test_the_queries_for_checks_use_the_newest_attempt(home: Home) -> None:
 
 def test_the_query_for_blocked_plans_lists_decisions(lake: FileLake, home: Home) -> None:
     lake.table.prepare("prices")
-    decisions = home.lakehouse / "quality" / "publication"
-    table = DeltaPublicationTable(str(decisions), str(lake.uri))
     for statuses in (
         [PublicationStatus.PUBLISHED],
         [PublicationStatus.BLOCKED, PublicationStatus.RELEASED],
@@ -306,17 +303,16 @@ def test_the_query_for_blocked_plans_lists_decisions(lake: FileLake, home: Home)
         lake.kafka.produce("events", 0, 2)
         plan = lake.planner.plan(f"run {len(lake.ledger.plans)}").plan
         assert plan is not None
-        landing = lake.ingest.execute(plan.sequence).landing
-        for minutes, status in enumerate(statuses):
-            at = NOW + timedelta(minutes=minutes)
-            decision = PublicationDecision(plan=plan.sequence, status=status, decided_at=at)
-            if status is PublicationStatus.RELEASED:
-                decision = replace(decision, decided_by="ann", reason="it is right")
-            table.append(plan, landing, decision, table_id=table.table_id())
+        lake.ingest.execute(plan.sequence)
+        for status in statuses:
+            by = {"decided_by": "ann", "reason": "it is right"}
+            values = by if status is PublicationStatus.RELEASED else {}
+            record_decision(lake.control, "prices", plan.sequence, status, **values)
+    home.write({"control/offset_ranges": rows_in(lake.control_uri)})
     rows = home.rows("reference/quality.md", "-- Offsets")
     assert rows == [
         (2, 0, 7, 9, "blocked", NOW, None, None),
-        (2, 0, 7, 9, "released", NOW + timedelta(minutes=1), "ann", "it is right"),
+        (2, 0, 7, 9, "released", NOW, "ann", "it is right"),
     ]
 
 

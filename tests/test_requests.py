@@ -49,7 +49,6 @@ LIMITS: Mapping[str, int] = {
         ),
         ("GET", "/lake?list-type=2&prefix=x/quality/results", "results data LIST"),
         ("HEAD", "/lake/x/silver/t_quarantine/plan=1/part-0.parquet", "quarantine data HEAD"),
-        ("PUT", "/lake/x/quality/publication/part-0.parquet", "publication data PUT"),
         ("POST", "/lake?delete", "other data POST"),
     ],
 )

@@ -239,7 +239,6 @@ class App:
         shared = {
             "control table": self.layout.control_table,
             "quality results": self.layout.quality_results,
-            "publication decisions": self.layout.publication_table,
             "status table": self.layout.status_table,
             "schemas table": self.layout.schema_table,
         }

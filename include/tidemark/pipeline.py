@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from tidemark.quality.check_results import QualityReport
     from tidemark.quality.check_results_table import DeltaCheckResults
     from tidemark.quality.publication_service import Publication
-    from tidemark.quality.publication_table import DeltaPublicationTable
     from tidemark.quality.service import Quality
     from tidemark.repair.abandon import Abandon
     from tidemark.repair.decisions import Decisions
@@ -284,11 +283,7 @@ class Pipeline:
         """Plans the offsets after the committed offsets, or given offsets. Needs no JVM."""
         from tidemark.ingest.planner import Planner
 
-        return Planner(
-            spec=self.kafka_spec,
-            ports=self._topic_ports(),
-            last_decided_plan=self._last_decided_plan,
-        )
+        return Planner(spec=self.kafka_spec, ports=self._topic_ports())
 
     @property
     def executor(self) -> PlanExecutor:
@@ -417,11 +412,8 @@ class Pipeline:
         return Quality(
             spec=spec,
             data_table=self._uri(spec.target),
-            data_log=self.table,
-            control=self.control,
+            ports=self.ports,
             checker=self._wrap_part("quality", checker),
-            publication=self._publication_table(),
-            now=self.context.now,
         )
 
     @property
@@ -444,13 +436,7 @@ class Pipeline:
         """Decides which plans the published view shows. Needs neither a JVM nor Kafka."""
         from tidemark.quality.publication_service import Publication
 
-        return Publication(
-            pipeline=self.kafka_spec.name,
-            control=self.control,
-            data_log=self._bronze(reads_only=True),
-            publication=self._publication_table(),
-            now=self.context.now,
-        )
+        return Publication(pipeline=self.kafka_spec.name, ports=self._topic_ports(reads_only=True))
 
     @property
     def profiling(self) -> Profiler:
@@ -816,11 +802,9 @@ class Pipeline:
         return UnfinishedWorkReader(
             spec=self.spec,
             control=self.control,
-            statuses=lambda: self._publication_table().statuses(self.name),
             quarantined=lambda plans: self.quarantine.count_open(plans),
             hidden=self._hidden_offsets(),
             check_typed=self._check_decode,
-            decided_at=lambda plan: self._publication_table().decided_at(self.name, plan),
             next_merge=lambda: self.upserts.next() if self.spec.has_upsert else None,
         )
 
@@ -1062,16 +1046,6 @@ class Pipeline:
 
         decode = self.live_spec.decoding()
         return typed_table(self._uri(decode.target), decode, columns)
-
-    def _last_decided_plan(self) -> int:
-        return max(self._publication_table().decided_plans(self.name), default=0)
-
-    def _publication_table(self) -> DeltaPublicationTable:
-        from tidemark.quality.publication_table import DeltaPublicationTable
-
-        layout = self.context.layout
-        table = DeltaPublicationTable(layout.publication_table, self._uri(self.spec.target))
-        return self._wrap_part("publication", table)
 
     def _registry(self) -> SchemaRegistry:
         from tidemark.typed.registry import ConfluentRegistry

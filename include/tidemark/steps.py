@@ -22,11 +22,11 @@ from tidemark.core.logs import LogFields
 from tidemark.core.parallel import map_in_threads, result_or_error
 from tidemark.core.plain import record_of
 from tidemark.core.plan import PlanRef
+from tidemark.core.publication import NOT_CHECKED
 from tidemark.ingest.errors import CommitNotFound
 from tidemark.ingest.ledgers import recorded_plan, refuse_cancelled
 from tidemark.ingest.planner import PlanOutcome, PlanResult
 from tidemark.pipeline import Pipeline
-from tidemark.quality.publication import NOT_CHECKED
 from tidemark.quality.service import raise_if_failed
 from tidemark.spec.layout import LOG_FOLDER
 from tidemark.spec.ref import MergeRef, ReplayRef

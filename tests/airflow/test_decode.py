@@ -14,14 +14,11 @@ from deltalake import DeltaTable
 from tests.airflow.conftest import Answer, Probe, submit_environ
 from tests.airflow.test_job_operator import RUN, SECRET
 from tests.conftest import PROJECT
+from tests.support.publication import record_decision
 from tests.support.registry import connection_environ, framed, registry_answers, registry_proxy
-from tests.support.services import NOW
 from tests.support.typed_lake import TypedLake, home_typed_lake
-from tidemark.app import App
 from tidemark.core.errors import ExitCode
 from tidemark.core.origins import DecodeOrigin
-from tidemark.quality.publication import PublicationDecision, PublicationStatus
-from tidemark.quality.publication_table import DeltaPublicationTable
 from tidemark.spec.decode import Part
 
 pytestmark = pytest.mark.slow
@@ -128,15 +125,7 @@ def test_a_run_with_undecoded_records_is_not_followed_by_another_run(
     plan = bronze.planner.plan(RUN).plan
     assert plan is not None
     bronze.ingest.execute(plan.sequence)
-    record = bronze.control.plan_record("events", plan.sequence)
-    assert record is not None
-    assert record.held_now is not None
-    decision = PublicationDecision(
-        plan=plan.sequence, status=PublicationStatus.PUBLISHED, decided_at=NOW
-    )
-    layout = App(environ=environ_of(spark_submit, ExitCode.OK)).layout
-    table = DeltaPublicationTable(layout.publication_table, str(bronze.uri))
-    table.append(plan, record.held_now, decision, table_id=table.table_id())
+    record_decision(bronze.control, "events", plan.sequence)
     for expected in (False, True):
         answer = task_probe.ask(
             "call_task",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from tests.airflow.conftest import SPARK, Probe
 from tests.support.plans import append_events, make_plan, make_watermarks
-from tests.support.quality_reports import REPORT
+from tests.support.publication import record_decision
 from tidemark.app import App
 from tidemark.core.accounting import Landing
 from tidemark.core.events import BackfillRequested, Landed, Planned, Started
@@ -20,8 +19,6 @@ from tidemark.core.origins import ChunkOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.ingest.protocols import ControlTable
 from tidemark.lake.data_table import DeltaDataTable
-from tidemark.quality.publication import PublicationDecision
-from tidemark.quality.publication_table import DeltaPublicationTable
 
 RUN = "airflow:tidemark_backfill:manual__1"
 
@@ -81,7 +78,8 @@ def test_a_chunk_that_an_operator_rejected_is_not_published(
     """A released chunk is published."""
     app = App(environ=environ)
     control, uri = app.control, app.layout.data_table(app.spec("prices").target)
-    DeltaDataTable(uri).prepare("prices")
+    table = DeltaDataTable(uri)
+    table.prepare("prices")
     for number in (1, 2):
         plan = make_plan(
             (0, number, number + 1),
@@ -90,13 +88,12 @@ def test_a_chunk_that_an_operator_rejected_is_not_published(
             kind=PlanKind.BACKFILL,
             origin=ChunkOrigin(RUN, number),
         )
+        # The commit has the transaction of the plan, as its landing does.
+        table.fence(plan, table.state("prices", ()))
         landing = Landing.of(plan, number, {0: 1})
         for event in (Planned(plan=plan), Landed(plan=plan, landing=landing, committed={})):
             append_events(control, "prices", event)
-        report = replace(REPORT, pipeline="prices", plan_sequence=number)
-        table = DeltaPublicationTable(app.layout.publication_table, uri)
-        decision = PublicationDecision.from_report(report)
-        table.append(plan, landing, decision, table_id=table.table_id())
+        record_decision(control, "prices", number)
     app.pipeline("prices").publication.reject(1, "ada", "wrong prices")
 
     def chunk(number: int) -> dict[str, Any]:

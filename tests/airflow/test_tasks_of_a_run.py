@@ -7,7 +7,6 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from tests.conftest import TopicFactory
 from tests.support.file_lake import FileSink
 from tests.support.kafka_file_lake import KafkaFileLake
 from tests.support.plans import append_events, make_plan
+from tests.support.publication import record_check, record_decision
 from tests.support.quality_reports import REPORT
-from tests.support.services import NOW
 from tests.support.transactions import produce_months
 from tidemark.app import App
 from tidemark.connections import kafka_connection
@@ -31,13 +30,10 @@ from tidemark.core.errors import ExitCode
 from tidemark.core.events import Landed, Planned, Superseded, Undone
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind
+from tidemark.core.publication import PublicationStatus
 from tidemark.dev.broker import BrokerStatus
 from tidemark.ingest.errors import RecordsMissed
 from tidemark.lake.control_table import DeltaControlTable
-from tidemark.lake.data_table import DeltaDataTable
-from tidemark.quality.publication import PublicationDecision
-from tidemark.quality.publication_service import Publication
-from tidemark.quality.publication_table import DeltaPublicationTable
 
 pytestmark = pytest.mark.slow
 
@@ -133,35 +129,21 @@ class Group:
         append_events(self.control, pipeline, Planned(plan=plan), older)
         self._land(plan)
 
-    def record_check(
-        self, pipeline: str, *, passed: bool, minutes: int = 0, sequence: int = 4
-    ) -> None:
-        """Record a check of a plan, some minutes from now."""
+    def record_check(self, pipeline: str, *, passed: bool, sequence: int = 4) -> None:
+        """Record the decision of a check of a plan."""
         (result,) = REPORT.results
         report = replace(
             REPORT,
             pipeline=pipeline,
             plan_sequence=sequence,
-            run_at=NOW + timedelta(minutes=minutes),
             results=(replace(result, passed=passed),),
         )
-        app = App(environ=self._environ)
-        uri = app.layout.data_table(app.spec(pipeline).target)
-        DeltaDataTable(uri).prepare(pipeline)
-        record = self.control.plan_record(pipeline, sequence)
-        assert record is not None
-        assert record.held_now is not None
-        table = DeltaPublicationTable(app.layout.publication_table, uri)
-        table.append(
-            record.plan,
-            record.held_now,
-            PublicationDecision.from_report(report),
-            table_id=table.table_id(),
-        )
+        record_check(self.control, report)
 
-    def publication(self, pipeline: str) -> Publication:
-        """Return the service behind `tidemark publication`."""
-        return App(environ=self._environ).pipeline(pipeline).publication
+    def record_release(self, pipeline: str, sequence: int = 4) -> None:
+        """Record the release of a plan by an operator."""
+        released = PublicationStatus.RELEASED
+        record_decision(self.control, pipeline, sequence, released, decided_by="ada")
 
     def damage_table(self, pipeline: str, folder: str = "bronze") -> None:
         """Create a data table with an invalid schema; delta-rs raises a temporary error."""
@@ -294,12 +276,12 @@ def test_members_that_succeeded_catch_up_although_another_one_failed(group: Grou
     assert group.call("has_left").value == nothing
     group.record_check("b", passed=False)
     assert group.call("has_left").value == nothing
-    group.record_check("b", passed=True, minutes=1)
+    group.record_check("b", passed=True)
     assert group.call("has_left").value == left
     group.record_plan("c", landed=True, left=3)
     group.lose_events("c")
     assert group.call("has_left").value == left
-    group.record_check("b", passed=False, minutes=2)
+    group.record_check("b", passed=False)
     assert "ControlFileMissing" in group.call("has_left").value["error"]
 
 
@@ -452,14 +434,11 @@ def test_a_failed_check_blocks_only_its_own_pipeline(group: Group) -> None:
     """A newer check that passes publishes the plan."""
     for pipeline, passed in (("a", False), ("b", True)):
         group.record_plan(pipeline, landed=True)
-        group.record_check(pipeline, passed=passed, minutes=1)
+        group.record_check(pipeline, passed=passed)
     events, answer = group.publish()
     assert (events, answer.value["error"]) == ([("b", 4)], None)
     assert "pipeline=a plan=4 status=blocked" in answer.printed
-    # The time of the check decides, not the time of its recording.
     group.record_check("a", passed=True)
-    assert group.publish()[0] == [("b", 4)]
-    group.record_check("a", passed=True, minutes=2)
     assert group.publish()[0] == [("a", 4), ("b", 4)]
 
 
@@ -468,7 +447,7 @@ def test_a_released_plan_is_published(group: Group) -> None:
     for pipeline in ("a", "b"):
         group.record_plan(pipeline, landed=True)
         group.record_check(pipeline, passed=False)
-    group.publication("a").release(4, "ada", "known outage")
+    group.record_release("a")
     assert group.publish()[0] == [("a", 4)]
 
 

@@ -22,7 +22,6 @@ from deltalake.schema import PrimitiveType
 
 from tests.support.file_lake import FileLake
 from tests.support.plans import UNCOMPARED, MemoryPipeline, around_removal, wanted
-from tests.support.services import NOW
 from tidemark.backfill.selection import OffsetRanges
 from tidemark.core.datafile import DataFile
 from tidemark.core.errors import InvalidRange, InvalidSelection, TableRestored, TransientError
@@ -38,8 +37,6 @@ from tidemark.maintenance.service import finished_plans
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.checker import BatchChecker
 from tidemark.quality.data_docs import DataDocs
-from tidemark.quality.publication import PublicationStatus, effective_decisions
-from tidemark.quality.publication_table import DeltaPublicationTable
 from tidemark.quality.service import Quality
 from tidemark.repair.errors import NothingToDo, PlanLanded
 from tidemark.report.errors import TableDiffers
@@ -306,11 +303,8 @@ def test_checks_of_a_replaced_plan_read_its_version(lake: FileLake, spark: Spark
     quality = Quality(
         spec=lake.spec,
         data_table=str(lake.uri),
-        data_log=lake.table,
-        control=lake.control,
+        ports=lake.pipeline.ports,
         checker=checker,
-        publication=DeltaPublicationTable(str(lake.root / "publication"), str(lake.uri)),
-        now=lambda: NOW,
     )
     for plan in (1, 2, 3):
         report = quality.check(plan)
@@ -319,8 +313,7 @@ def test_checks_of_a_replaced_plan_read_its_version(lake: FileLake, spark: Spark
         record = lake.ledger.plans[plan]
         assert record.held_now is not None
         assert records.value == record.held_now.records
-    decisions = effective_decisions(quality.publication.decisions("events")).values()
-    assert {each.status for each in decisions} == {PublicationStatus.PUBLISHED}
+    assert set(lake.control.publication_statuses("events").values()) == {"published"}
 
 
 # -- chunks --------------------------------------------------------------------------------------

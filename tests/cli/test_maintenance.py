@@ -32,7 +32,7 @@ def tables(ran: CommandResult) -> dict[str, dict[str, Any]]:
 
 
 SHARED = [
-    *("control table", "quality results", "publication decisions", "status table"),
+    *("control table", "quality results", "status table"),
     *("schemas table", "status history"),
 ]
 

@@ -8,24 +8,17 @@ import pytest
 
 from tests.support.commands import Command
 from tests.support.file_lake import FileLake, home_lake
-from tests.support.services import NOW
+from tests.support.publication import record_decision
 from tidemark.core.errors import ExitCode
-from tidemark.quality.publication import PublicationDecision, PublicationStatus
-from tidemark.quality.publication_table import DeltaPublicationTable
+from tidemark.core.publication import PublicationStatus
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> FileLake:
     """Three plans of three records: 1 is published, 2 blocked, 3 not checked."""
     lake = home_lake(tmp_path)
-    table = DeltaPublicationTable(str(lake.root / "quality" / "publication"), str(lake.uri))
     for sequence, status in ((1, PublicationStatus.PUBLISHED), (2, PublicationStatus.BLOCKED)):
-        record = lake.ledger.plans[sequence]
-        assert record.held_now is not None
-        decision = PublicationDecision(
-            plan=sequence, status=status, decided_at=NOW, reason="a rule"
-        )
-        table.append(record.plan, record.held_now, decision, table_id=table.table_id())
+        record_decision(lake.control, "events", sequence, status, reason="a rule")
     return lake
 
 
@@ -65,4 +58,4 @@ def test_the_view_is_printed_for_an_engine(lake: FileLake, offline: Command) -> 
     assert f"FROM delta.`{lake.uri}`" in spark
     duck = offline("publication", "view", "events", "--engine", "duckdb", "--json").json
     assert duck["engine"] == "duckdb"
-    assert f"delta_scan('{lake.root}/quality/publication')" in duck["sql"]
+    assert f"delta_scan('{lake.control_uri}')" in duck["sql"]

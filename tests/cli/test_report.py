@@ -15,6 +15,7 @@ from tests.support.browser import open_page
 from tests.support.commands import Command
 from tests.support.consoles import app_of
 from tests.support.file_lake import FileLake, home_lake
+from tests.support.publication import record_check
 from tests.support.services import NOW
 from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.core.errors import ExitCode
@@ -22,8 +23,6 @@ from tidemark.core.plan import PlanKind
 from tidemark.pipeline import Pipeline
 from tidemark.quality.check_results import CheckResult, Example, QualityReport, Severity
 from tidemark.quality.check_results_table import DeltaCheckResults
-from tidemark.quality.publication import PublicationDecision
-from tidemark.quality.publication_table import DeltaPublicationTable
 
 _SINCE, _UNTIL = (f"{NOW + timedelta(days=days):%Y-%m-%d}" for days in (-1, 1))
 PERIOD = ("--since", _SINCE, "--until", _UNTIL)
@@ -66,16 +65,7 @@ def lake(tmp_path: Path) -> FileLake:
             data_docs=None,
         )
         DeltaCheckResults(str(tmp_path / "lakehouse" / "quality" / "results")).append(report)
-        record = lake.control.plan_record("events", sequence)
-        assert record is not None
-        assert record.held_now is not None
-        table = DeltaPublicationTable(str(lake.root / "quality" / "publication"), str(lake.uri))
-        table.append(
-            record.plan,
-            record.held_now,
-            PublicationDecision.from_report(report),
-            table_id=table.table_id(),
-        )
+        record_check(lake.control, report)
     return lake
 
 

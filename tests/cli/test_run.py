@@ -196,7 +196,7 @@ KILLED_AT = (
 """The landing of the plan, its check, its decode and its merge."""
 KILLED_ELSEWHERE = (
     "control.append:after:1",
-    "publication.append:after:1",
+    "control.append:after:3",
     "table.append:after:2",
     "merger.merge:before:1",
 )

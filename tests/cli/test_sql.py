@@ -20,12 +20,11 @@ from tests.fixtures_stores import PlaceIn
 from tests.support.commands import Command
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.interrupts import processes_with_sigint
-from tests.support.services import NOW
+from tests.support.publication import record_decision
 from tests.support.stores import Store
 from tests.support.waiting import wait_until
 from tidemark.core.errors import ExitCode
-from tidemark.quality.publication import PublicationDecision, PublicationStatus
-from tidemark.quality.publication_table import DeltaPublicationTable
+from tidemark.core.publication import PublicationStatus
 
 
 @pytest.fixture
@@ -74,20 +73,11 @@ def test_a_restored_table_has_the_rows_of_the_restored_version(
     assert offline("sql", "SELECT count(*) AS n FROM events", "--json").json == [{"n": 6}]
 
 
-def decide(lake: FileLake, sequence: int, status: PublicationStatus) -> None:
-    """Write the decision about a plan."""
-    table = DeltaPublicationTable(str(lake.root / "quality" / "publication"), str(lake.uri))
-    record = lake.ledger.plans[sequence]
-    assert record.held_now is not None
-    decision = PublicationDecision(plan=sequence, status=status, decided_at=NOW)
-    table.append(record.plan, record.held_now, decision, table_id=table.table_id())
-
-
 def test_the_published_view_has_the_rows_of_published_plans(
     lake: FileLake, offline: Command
 ) -> None:
-    decide(lake, 1, PublicationStatus.PUBLISHED)
-    decide(lake, 2, PublicationStatus.BLOCKED)
+    record_decision(lake.control, "events", 1)
+    record_decision(lake.control, "events", 2, PublicationStatus.BLOCKED)
     query = "SELECT DISTINCT plan_sequence AS plan FROM published.events"
     assert offline("sql", query, "--json").json == [{"plan": 1}]
 
@@ -182,7 +172,7 @@ def test_a_damaged_file_is_a_named_error(lake: FileLake, offline: Command) -> No
 def test_a_foreign_table_is_readable_and_has_no_published_view(
     lake: FileLake, offline: Command
 ) -> None:
-    decide(lake, 1, PublicationStatus.PUBLISHED)
+    record_decision(lake.control, "events", 1)
     shutil.rmtree(lake.uri)
     write_deltalake(lake.uri, pa.table({"price": [1.0, 2.0]}))
     shown = offline("sql", "SELECT count(*) AS n FROM bronze.events", "--json")

@@ -119,29 +119,27 @@ def test_a_file_in_place_of_the_control_table_is_not_an_empty_ledger(
 def test_a_decision_that_cannot_be_recorded_names_the_cause(
     lake: FileLake, offline: Command
 ) -> None:
-    """The publication table is in another folder than the other tables."""
     with _without_room():
         release = ("publication", "release", "events", "--plan", "1", "--reason", "test")
         shown, record = offline(*release), offline(*release, "--json")
     assert shown.err.startswith("StorageRefused: ")
-    assert str(lake.root / "quality" / "publication") in shown.err.splitlines()[0]
+    assert str(lake.control_uri) in shown.err.splitlines()[0]
     assert (record.code, record.json["error"]) == (ExitCode.REFUSED, "StorageRefused")
 
 
-def _occupied(lake: FileLake, table: str) -> Path:
-    """Put a file in place of a table that pipelines share."""
-    place = lake.root / "quality" / table
+def _occupied(lake: FileLake) -> Path:
+    """Put a file in place of the table of check results."""
+    place = lake.root / "quality" / "results"
     place.parent.mkdir(exist_ok=True)
     place.touch()
     return place
 
 
-@pytest.mark.parametrize("table", ["results", "publication"])
 def test_a_report_without_its_check_results_names_the_cause(
-    lake: FileLake, offline: Command, table: str
+    lake: FileLake, offline: Command
 ) -> None:
     """A file in place of a table is neither an empty history nor a traceback."""
-    place = _occupied(lake, table)
+    place = _occupied(lake)
     report = ("report", "events", "--since", "2026-01-01")
     shown, record = offline(*report), offline(*report, "--json")
     first = _first_line(shown)
@@ -190,16 +188,14 @@ def test_a_newer_spec_with_the_target_of_another_pipeline_is_refused(
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("offline")
-@pytest.mark.parametrize("table", ["results", "publication"])
 def test_a_check_job_that_cannot_store_its_results_names_the_cause(
     lake: FileLake,
     spark: SparkSession,
     capsys: pytest.CaptureFixture[str],
-    table: str,
 ) -> None:
     """The check itself passes."""
     assert spark
-    place = _occupied(lake, table)
+    place = _occupied(lake)
     assert main(JOBS["check"], "", ["--plan=events=1"]) == ExitCode.REFUSED
     (error,) = json.loads(capsys.readouterr().out.split(RESULT_MARKER)[1])
     assert error["error"] == "StorageRefused"

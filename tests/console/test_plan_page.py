@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,8 +15,6 @@ from tests.support.page_text import text_of
 from tests.support.quality_reports import REPORT
 from tests.support.typed_lake import home_typed_lake
 from tidemark.quality.check_results import Severity
-from tidemark.quality.publication import PublicationStatus
-from tidemark.quality.publication_table import DeltaPublicationTable
 
 (RULE,) = REPORT.results
 FAILED = replace(RULE, passed=False, observed=7, expectation="no gap")
@@ -94,21 +90,12 @@ def test_a_landed_plan_without_a_check_has_the_command_that_checks_it(
 
 
 def test_the_table_of_plans_has_the_publication_of_each_plan(
-    lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: FileLake, tmp_path: Path
 ) -> None:
-    """One read has the publication of all plans of the page."""
     pipeline = app_of(tmp_path)().pipeline("events")
     record_check(pipeline, 1, RULE)
     record_check(pipeline, 2, FAILED)
     lake.plan(2)
-    reads = []
-    statuses = DeltaPublicationTable.statuses
-
-    def counted(*arguments: Any) -> Mapping[int, PublicationStatus]:
-        reads.append(arguments)
-        return statuses(*arguments)
-
-    monkeypatch.setattr(DeltaPublicationTable, "statuses", counted)
     page = console_of(tmp_path).get("/pipelines/events/plans").text
     assert [(row[0], row[2]) for row in cells(page) if row] == [
         ("4", "-"),
@@ -122,6 +109,5 @@ def test_the_table_of_plans_has_the_publication_of_each_plan(
         "failed",
         "passed",
     ]
-    assert len(reads) == 1
     newest = console_of(tmp_path).get("/pipelines/events").text
     assert ["2", "landed", "blocked"] in [row[:3] for row in cells(newest)]

@@ -14,13 +14,13 @@ from deltalake import DeltaTable
 from tests.console.test_pages import cells
 from tests.support.consoles import SomeRights, app_of, console_of
 from tests.support.file_lake import FileLake, home_lake
+from tests.support.publication import record_check
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tests.support.typed_lake import home_typed_lake
 from tidemark import pipeline as pipeline_module
 from tidemark.console import pipelines, quality
 from tidemark.quality.check_results import Example, Severity
-from tidemark.quality.publication import PublicationDecision
 
 PAGE = "/pipelines/events/quality/report?days=1"
 
@@ -57,12 +57,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileLake:
     report = replace(REPORT, pipeline="events", plan_sequence=3, results=results)
     pipeline = app_of(tmp_path)().pipeline("events")
     pipeline.check_results.append(report)
-    record = lake.control.plan_record("events", 3)
-    assert record is not None
-    assert record.held_now is not None
-    decision = PublicationDecision.from_report(report)
-    table = pipeline.publication.publication
-    table.append(record.plan, record.held_now, decision, table_id=table.table_id())
+    record_check(pipeline.control, report)
     return lake
 
 

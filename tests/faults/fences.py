@@ -278,12 +278,6 @@ FENCES = (
         ),
     ),
     Fence(
-        marker="numbers-of-decided-plans-stay-used",
-        keeps="I4",
-        operation=Argument(0),
-        noticed_by=("tests/quality/test_publication.py", "-k", "decided_plan_that_a_backup"),
-    ),
-    Fence(
         marker="pipeline-starts-once",
         keeps="I3",
         operation=Never(),
@@ -354,9 +348,15 @@ FENCES = (
         noticed_by=("tests/typed/test_decoder_published.py", "-k", "undone_meanwhile"),
     ),
     Fence(
+        marker="unrefused-rows-stay",
+        keeps="I3",
+        operation=Drop(),
+        noticed_by=("tests/typed/test_decoder_published.py", "-k", "rows_of_unchecked_plans_stay"),
+    ),
+    Fence(
         marker="lost-decisions-remove-no-rows",
         keeps="I3",
-        operation=Replace("{}"),
+        operation=Drop(),
         noticed_by=("tests/typed/test_decoder_published.py", "-k", "lost_decisions"),
     ),
     Fence(
@@ -793,16 +793,16 @@ FENCES = (
         noticed_by=("tests/spec/test_upsert.py",),
     ),
     Fence(
-        marker="new-decision-is-the-newest",
-        keeps="I7",
-        operation=Replace("[]"),
-        noticed_by=("tests/quality/test_publication.py", "-k", "clock_ahead"),
-    ),
-    Fence(
         marker="concurrent-block-wins",
         keeps="I7",
         operation=Never(),
         noticed_by=("tests/quality/test_publication.py", "-k", "the_one_that_blocks"),
+    ),
+    Fence(
+        marker="decision-is-about-the-checked-plan",
+        keeps="I7",
+        operation=Never(),
+        noticed_by=("tests/quality/test_publication.py", "-k", "removed_data_table"),
     ),
     Fence(
         marker="failed-check-blocks",

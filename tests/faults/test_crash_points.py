@@ -658,7 +658,7 @@ def test_killed_maintenance_changes_no_event(table_judge: TableJudge, site: Site
         "control.plan_record:1",
         "quality.check:1",
         "quality.record:1",
-        "publication.append:1",
+        "control.append:1",
     ),
 )
 def test_i1_a_killed_check_leaves_only_complete_results(
@@ -673,7 +673,7 @@ def test_i1_a_killed_check_leaves_only_complete_results(
         assert row["plan_sequence"] == 1
         assert row["outcome"] != "failed"
         attempts.setdefault(row["run_at"], set()).add(row["check"])
-    once = "publication" not in at and at != "quality.record:after:1"
+    once = "append" not in at and at != "quality.record:after:1"
     assert len(attempts) == (1 if once else 2)
     (plan,) = site.app.pipeline("events").publication.plans()
     assert plan.is_published

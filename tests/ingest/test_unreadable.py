@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from tests.quality.test_publication import check
 from tests.support.file_lake import WEEK, FileLake
 from tests.support.file_merger import FileMerger
 from tests.support.services import with_ports
@@ -111,20 +110,15 @@ def test_the_fix_of_a_damaged_file_names_the_pipeline_of_its_table(
 def test_no_undo_and_no_rewind_fixes_a_damaged_file_of_another_table(
     tmp_path: Path, damage: Damage
 ) -> None:
-    """The rows of publication decisions and of upsert tables have plan numbers, too."""
+    """The rows of upsert tables have plan numbers, too."""
     lake = UpsertLake(tmp_path)
     lake.land_records(("k", "v"))
     lake.run()
     lake.upserts.execute(FileMerger(lake))
-    check(lake.bronze, 1, passed=True)
-    lake.bronze.produce(1, 0)
-    for uri in (tmp_path / "publication", lake.upsert_uri):
-        damage(files(uri)[0])
-        with pytest.raises(UnreadableFile) as caught:
-            check_files(uri)
-        assert "tidemark" not in caught.value.rendered("fix")
-    with pytest.raises(UnreadableFile, match=r"/publication/ .*runbook's step"):
-        lake.bronze.planner.plan("run")
+    damage(files(lake.upsert_uri)[0])
+    with pytest.raises(UnreadableFile, match="runbook's step") as caught:
+        check_files(lake.upsert_uri)
+    assert "tidemark" not in caught.value.rendered("fix")
 
 
 def test_an_undo_that_has_to_rewrite_a_damaged_file_records_nothing(tmp_path: Path) -> None:

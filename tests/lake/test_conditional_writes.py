@@ -21,9 +21,7 @@ from pyarrow.fs import FileSelector, FileType, PyFileSystem
 from tests.fixtures_stores import PlaceIn
 from tests.support.plans import UNCOMPARED, append_events, make_plan
 from tests.support.quality_reports import REPORT
-from tests.support.services import NOW
 from tests.support.stores import Store
-from tidemark.core.accounting import Landing, RangeCount
 from tidemark.core.events import ControlEvent, Planned
 from tidemark.lake import conditional_writes
 from tidemark.lake.conditional_writes import PROOF_PREFIX
@@ -31,8 +29,6 @@ from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.errors import ControlConflict, UnsafeStorage
 from tidemark.quality.check_results_table import DeltaCheckResults
-from tidemark.quality.publication import PublicationDecision, PublicationStatus
-from tidemark.quality.publication_table import DeltaPublicationTable
 
 WRITERS, APPENDS = 3, 15
 
@@ -59,15 +55,6 @@ def stored(uri: str) -> list[str]:
     """Return all objects below a location, as delta-rs lists them."""
     found = PyFileSystem(DeltaStorageHandler(uri)).get_file_info(FileSelector("", recursive=True))
     return sorted(info.path for info in found if info.type == FileType.File)
-
-
-def record_decision(uri: str) -> None:
-    plan = make_plan((0, 0, 5))
-    counts = (RangeCount(partition=0, start=0, end=5, records=5),)
-    decision = PublicationDecision(plan=1, status=PublicationStatus.BLOCKED, decided_at=NOW)
-    landing = Landing(sequence=1, table_version=1, counts=counts)
-    table = DeltaPublicationTable(uri, f"{uri}-data")
-    table.append(plan, landing, decision, table_id=table.table_id())
 
 
 def record_results(uri: str) -> None:
@@ -116,17 +103,13 @@ def test_a_table_stores_one_test_result_even_after_many_copies(tmp_path: Path) -
     assert len(results) == 1
 
 
-@pytest.mark.parametrize("decide", [record_decision, record_results])
-def test_storage_of_decisions_and_check_results_is_tested_like_control_tables(
-    tmp_path: Path, decide: Callable[[str], None]
-) -> None:
-    """A lost decision to block a plan would publish its rows."""
+def test_storage_of_check_results_is_tested_like_control_tables(tmp_path: Path) -> None:
     place = tmp_path / "table"
     for _ in range(2):
-        decide(str(place))
+        record_results(str(place))
     assert proofs(place) == [0]
     shutil.copytree(place, tmp_path / "copy")
-    decide(str(tmp_path / "copy"))
+    record_results(str(tmp_path / "copy"))
     assert proofs(tmp_path / "copy") == [0, 3]
 
 
@@ -188,16 +171,12 @@ def refuse_data(place: str) -> None:
     DeltaDataTable(f"{place}/table").prepare("events")
 
 
-def refuse_decision(place: str) -> None:
-    record_decision(f"{place}/table")
-
-
 def refuse_result(place: str) -> None:
     record_results(f"{place}/table")
 
 
 @pytest.mark.store
-@pytest.mark.parametrize("write", [refuse_control, refuse_data, refuse_decision, refuse_result])
+@pytest.mark.parametrize("write", [refuse_control, refuse_data, refuse_result])
 def test_a_store_that_ignores_conditional_writes_is_refused(
     unconditional_store: Store, place_in: PlaceIn, write: Callable[[str], None]
 ) -> None:

@@ -15,7 +15,6 @@ from tests.fixtures_stores import PlaceIn
 from tests.lake.test_conditional_writes import append_event, stored
 from tests.lake.test_status_table import row
 from tests.quality.test_check_results_table import report_of
-from tests.quality.test_publication import check, publication_of
 from tests.support.commands import Command
 from tests.support.file_lake import WEEK, FileLake, home_lake, put_back
 from tests.support.services import NOW
@@ -30,7 +29,6 @@ from tidemark.lake.status_history import append_statuses, read_lags
 from tidemark.lake.status_table import read_status, write_status
 from tidemark.lake.table_io import open_if_exists
 from tidemark.quality.check_results_table import DeltaCheckResults
-from tidemark.quality.publication import PublicationStatus
 from tidemark.spec.decode import RegisteredSchema
 from tidemark.typed.schema_table import DeltaSchemaStore
 
@@ -159,15 +157,6 @@ def test_a_damaged_log_is_refused(lake: FileLake, offline: Command, table: str) 
         put_back(copy, lake.root / table)
 
 
-def publication(root: Path) -> tuple[Path, Use]:
-    lake = FileLake(root)
-    for plan in (1, 2, 3):
-        lake.run(2)
-        check(lake, plan, passed=True)
-    lake.produce(1, 0)
-    return root / "publication", lambda: lake.planner.plan("run")
-
-
 def quarantine(root: Path) -> tuple[Path, Use]:
     lake = TypedLake(root)
     for broken in (1, 4, 7):
@@ -203,13 +192,11 @@ def status_history(root: Path) -> tuple[Path, Use]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "create", [publication, quarantine, check_results, schemas, statuses, status_history]
-)
+@pytest.mark.parametrize("create", [quarantine, check_results, schemas, statuses, status_history])
 def test_the_error_of_a_damaged_log_names_its_table(
     tmp_path: Path, create: Callable[[Path], tuple[Path, Use]]
 ) -> None:
-    """Planning reads the publication table, and planning of a typed table the quarantine."""
+    """Planning of a typed table reads the quarantine."""
     table, use = create(tmp_path / "tables")
     copy = shutil.copytree(table, tmp_path / "whole")
     for damage in DAMAGES:
@@ -229,9 +216,8 @@ def test_maintenance_names_a_damaged_log(
 ) -> None:
     """The other tables are maintained."""
     for plan in (1, 2, 3):
-        check(lake, plan, passed=True)
-    shutil.copytree(lake.root / "publication", lake.root / "quality" / "publication")
-    for table in ("quality/publication", "bronze/events"):
+        DeltaCheckResults(str(lake.root / "quality" / "results")).append(report_of(plan, 1))
+    for table in ("quality/results", "bronze/events"):
         damage(lake.root / table)
     ran = offline("maintain", "--json")
     assert ran.code == ExitCode.REFUSED
@@ -239,7 +225,7 @@ def test_maintenance_names_a_damaged_log(
         each["table"]: each.get("error", each.get("outcome")) for each in ran.json["tables"]
     }
     damaged = [name for name, outcome in outcomes.items() if outcome == "DeltaLogDamaged"]
-    assert damaged == ["events", "publication decisions"]
+    assert damaged == ["events", "quality results"]
     assert outcomes["control table"] == "maintained"
 
 
@@ -254,31 +240,20 @@ def test_the_repair_of_the_control_table_names_a_damaged_log(
 def test_a_control_table_without_its_log_is_rebuilt_from_the_data_table(
     lake: FileLake, offline: Command
 ) -> None:
-    """The steps are those of the runbook."""
+    """The steps are those of the runbook. The operator repeats the lost decisions."""
+    lake.publication.reject(2, "ada", "wrong prices")
     without_log(lake.control_uri)
     assert is_refused(offline, "plan", "events")
     lake.control_uri.rename(lake.root / "aside")
     behind = offline("plan", "events", "--json")
     assert (behind.code, behind.json["error"]) == (ExitCode.REFUSED, "LedgerBehindTable")
+    lost = pq.read_table(lake.root / "aside").to_pylist()
+    assert [row["plan_sequence"] for row in lost if row["status"] and row["requested_by"]] == [2]
     lake.repair.rebuild("test", "the log was lost")
+    assert lake.control.publication_statuses("events") == {}
+    lake.publication.reject(2, "ada", "wrong prices")
     lake.run(2)
     assert lake.rows() == [(0, offset) for offset in range(11)]
-
-
-def test_a_decision_that_was_lost_with_the_publication_table_is_repeated(tmp_path: Path) -> None:
-    """The steps are those of the runbook."""
-    table, plan = publication(tmp_path / "tables")
-    lake = FileLake(table.parent)
-    publication_of(lake).reject(2, "ada", "wrong prices")
-    with_a_truncated_commit(table)
-    moved = table.rename(tmp_path / "moved")
-    assert lake.publication.statuses("events") == {}
-    plan()
-    lost = [row for row in pq.read_table(moved).to_pylist() if row["decided_by"]]
-    assert [(row["plan_sequence"], row["status"]) for row in lost] == [(2, "rejected")]
-    publication_of(lake).reject(2, "ada", "wrong prices")
-    check(lake, 2, passed=True)
-    assert lake.publication.statuses("events") == {2: PublicationStatus.REJECTED}
 
 
 @pytest.mark.store

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.quality.test_publication import check, publication_of
+from tests.quality.test_publication import check
 from tests.support.file_lake import WEEK, FileLake, landed_lake
 from tests.support.quality_reports import REPORT as UNNAMED_REPORT
 from tests.support.typed_lake import TypedLake
@@ -227,15 +227,15 @@ def test_plans_land_after_column_mapping_is_ended_as_in_the_runbook(
         (lambda lake: lake.quarantine_uri, TypedLake.run),
         (lambda lake: lake.bronze.control_uri, lambda lake: lake.bronze.planner.plan("run")),
         (
-            lambda lake: lake.root / "publication",
-            lambda lake: publication_of(lake.bronze).reject(1, "ann", "why"),
+            lambda lake: lake.bronze.control_uri,
+            lambda lake: lake.bronze.publication.reject(1, "ann", "why"),
         ),
         (
             lambda lake: lake.root / "results",
             lambda lake: DeltaCheckResults(str(lake.root / "results")).append(REPORT),
         ),
     ],
-    ids=["bronze", "typed", "quarantine", "control", "publication", "results"],
+    ids=["bronze", "typed", "quarantine", "control", "decision", "results"],
 )
 def test_no_table_with_column_mapping_is_written(
     tmp_path: Path, table_of: Callable[[TypedLake], Path], write: Callable[[TypedLake], object]

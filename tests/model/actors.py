@@ -50,7 +50,7 @@ class Call:
 
 _READS = frozenset(
     {
-        *("ledger", "summary", "plan_record"),
+        *("ledger", "summary", "plan_record", "plan_records", "recorded_at"),
         *("topic_watermarks", "offsets_at", "truncated_partition", "read"),
         *(
             "state",

@@ -21,10 +21,13 @@ from tests.model.programs import (
     accept_loss,
     accept_recreation,
     backfill,
+    check,
     fill,
     ingest,
     plan,
     rebuild,
+    reject,
+    release,
     rewind,
     run,
     settle,
@@ -50,6 +53,8 @@ _EXPECTED = frozenset(
             "InvalidRange",
             "RowsChanged",
             "RowsWouldBeLost",
+            "NotBlocked",
+            "PlanReplaced",
         ),
         *("LostRange", "OffsetsDeleted", "PlanStillOpen", "BackfillAhead"),
         *("TopicRecreated", "EndBehindCommitted", "PartitionsShrunk"),
@@ -77,6 +82,10 @@ _PROGRAMS: dict[str, Callable[[World, int, int], Program]] = {
     "accept recreation": lambda *_: accept_recreation(),
     "rewind": lambda *_: rewind(),
     "rebuild": lambda *_: rebuild(),
+    "pass": lambda world, _, which: check(_some_plan(world, which), passes=True),
+    "block": lambda world, _, which: check(_some_plan(world, which), passes=False),
+    "release": lambda world, _, which: release(_some_plan(world, which)),
+    "reject": lambda world, _, which: reject(_some_plan(world, which)),
 }
 
 

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tests.model.actors import Done
+from tests.model.programs import CheckEnd
 from tests.model.world import Fate, World
 from tidemark.core.errors import TidemarkError
 from tidemark.core.event_rows import Row
+from tidemark.core.publication import PublicationStatus
 from tidemark.ingest.executor import ExecutionResult
 from tidemark.spec.model import StartPolicy
 
@@ -39,6 +41,8 @@ class PlanHistory:
         held: Rows of its current ranges: of `superseded` if some were replaced, else `landed`.
         was_replaced: Whether other plans replaced some of its ranges.
         is_undone: Whether an undo removed its rows, and not a RESTORE.
+        decided: Rows of decisions about its publication, without those of an earlier plan with the
+            same number.
     """
 
     planned: list[Row] = field(default_factory=list)
@@ -48,6 +52,7 @@ class PlanHistory:
     held: list[Row] = field(default_factory=list)
     was_replaced: bool = False
     is_undone: bool = False
+    decided: list[Row] = field(default_factory=list)
 
     @property
     def live(self) -> Iterator[Offset]:
@@ -103,7 +108,11 @@ def _fold(history: PipelineHistory, row: Row) -> None:
         lost = range(row["start_offset"], row["end_offset"])
         history.accepted |= {(row["topic_id"], row["partition"], o) for o in lost}
     elif event == "planned":
-        history.plans.setdefault(sequence, PlanHistory()).planned.append(row)
+        plan = history.plans.setdefault(sequence, PlanHistory())
+        plan.planned.append(row)
+        plan.decided.clear()
+    elif event == "publication_decided" and sequence in history.plans:
+        history.plans[sequence].decided.append(row)
     elif event in _OF_PLANS and sequence not in history.plans:
         history.lost_plans.add(sequence)
     elif event == "new_epoch" and row.get("missing_events"):
@@ -270,7 +279,19 @@ def _i7_lost_events_are_detected(world: World, history: PipelineHistory) -> None
     )
 
 
+def _i7_decisions(world: World, history: PipelineHistory) -> None:
+    """The newest decision of an operator is effective; without one, the newest check."""
+    plans = world.pipeline.ledger.plans
+    for number, plan in history.plans.items():
+        decided = [row for row in plan.decided if row["requested_by"]] or plan.decided
+        expected = (decided[-1]["event_number"], decided[-1]["status"]) if decided else None
+        found = plans[number].decision
+        seen = (found.number, found.status) if found else None
+        _require(seen == expected, "I7", f"decision about plan {number}: {seen}, not {expected}")
+
+
 _ALWAYS: tuple[_Check, ...] = (
+    _i7_decisions,
     _i1_no_duplicates,
     _i2_no_overlap,
     _i4_effect_of_once,
@@ -325,11 +346,29 @@ def check_end(world: World, done: Done, errors: Container[str]) -> None:
         "I7",
         f"{type(error).__name__} without a reason",
     )
+    if isinstance(done.result, CheckEnd):
+        _check_decision(world, done.result)
     if isinstance(done.result, ExecutionResult):
         number = done.result.plan.sequence
         history = history_of(world)
         status = "landed" if number in history.lost_plans else history.plans[number].status
         _require(status == "landed", "I7", f"plan {number} was reported landed: {status}")
+
+
+def _check_decision(world: World, end: CheckEnd) -> None:
+    """Check that no pass was recorded over a block that was recorded during its check."""
+    blocks = [
+        row["event_number"]
+        for row in world.control.rows
+        if (row["event"], row.get("plan_sequence")) == ("publication_decided", end.sequence)
+        and row["status"] == PublicationStatus.BLOCKED
+    ]
+    over = [number for number in blocks if end.began < number < (end.recorded or 0)]
+    _require(
+        not (end.passes and over),
+        "I7",
+        f"the pass {end.recorded} of plan {end.sequence} overrides the concurrent block {over}",
+    )
 
 
 def check_settled(world: World) -> None:

@@ -14,7 +14,7 @@ from tests.support.plans import MemoryPipeline
 from tidemark.core.accounting import Landing
 from tidemark.core.event_rows import encode
 from tidemark.core.events import ControlEvent, UndoStarted
-from tidemark.core.ledger import CheckedLedger
+from tidemark.core.ledger import CheckedLedger, PlanRecord
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
@@ -56,6 +56,15 @@ class NoUndoStarted(MemoryControlTable):
     ) -> None:
         if recorded := [event for event in events if not isinstance(event, UndoStarted)]:
             super().append(ledger, recorded, recorded_at)
+
+
+@dataclass
+class NoDecisions(MemoryControlTable):
+    """Control table whose plans have no decisions, so that no check sees those of others."""
+
+    def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:
+        record = super().plan_record(pipeline, sequence)
+        return record and replace(record, decision=None)
 
 
 @dataclass

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
 
 from tests.model.actors import Program
 from tests.model.world import World
 from tests.support.plans import MemoryPipeline, wanted
+from tests.support.quality_reports import REPORT
 from tidemark.backfill.selection import RetainedLog
 from tidemark.backfill.service import recorded_request
 from tidemark.core.errors import (
@@ -21,9 +25,13 @@ from tidemark.core.errors import (
     TransientError,
     UnknownOutcomeError,
 )
+from tidemark.core.events import ControlEvent
+from tidemark.core.ledger import CheckedLedger
 from tidemark.core.origins import RunOrigin
 from tidemark.ingest.errors import PlanFenced, RecordsMissed
 from tidemark.lake.errors import RowsWouldBeLost
+from tidemark.quality.check_results import BatchRef, QualityReport
+from tidemark.quality.service import Quality
 from tidemark.repair.errors import (
     NothingToDo,
     PlanLanded,
@@ -99,6 +107,91 @@ def rewind() -> Program:
 
 def rebuild() -> Program:
     return lambda pipeline: pipeline.repair.rebuild("ops", "the control table was lost")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckEnd:
+    """The end of a check of a plan.
+
+    Attributes:
+        sequence: The plan.
+        passes: Whether the check passed.
+        began: The newest event number at its start.
+        recorded: The event number of its decision; None if it recorded none.
+    """
+
+    sequence: int
+    passes: bool
+    began: int
+    recorded: int | None
+
+
+@dataclass
+class _Control:
+    """A control table, with the numbers of the ledgers of its appends."""
+
+    real: Any
+    appends: list[int] = field(default_factory=list)
+    done: bool = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def append(
+        self, ledger: CheckedLedger, events: Sequence[ControlEvent], recorded_at: datetime
+    ) -> None:
+        self.appends.append(ledger.event_number)
+        self.real.append(ledger, events, recorded_at)
+        self.done = True
+
+
+@dataclass(frozen=True)
+class _FixedResult:
+    """A checker with a fixed result, which stores nothing."""
+
+    passes: bool
+
+    def check(
+        self, ref: BatchRef, expected: object, suite: object, run_at: datetime
+    ) -> QualityReport:
+        del expected, suite, run_at
+        (result,) = REPORT.results
+        return replace(
+            REPORT,
+            pipeline=ref.pipeline,
+            plan_sequence=ref.plan_sequence,
+            results=(replace(result, passed=self.passes),),
+        )
+
+    def record(self, report: QualityReport) -> None:
+        """Store nothing."""
+
+
+def check(sequence: int, *, passes: bool) -> Program:
+    """Check a plan with a fixed result."""
+
+    def program(pipeline: MemoryPipeline) -> CheckEnd:
+        control = _Control(pipeline.control)
+        Quality(
+            spec=pipeline.spec,
+            data_table="",
+            ports=replace(pipeline.pipeline.ports, control=control),
+            checker=_FixedResult(passes),
+        ).check(sequence)
+        recorded = control.appends[-1] + 1 if control.done else None
+        return CheckEnd(
+            sequence=sequence, passes=passes, began=control.appends[0], recorded=recorded
+        )
+
+    return program
+
+
+def release(sequence: int) -> Program:
+    return lambda pipeline: pipeline.publication.release(sequence, "ops", "it is right")
+
+
+def reject(sequence: int) -> Program:
+    return lambda pipeline: pipeline.publication.reject(sequence, "ops", "it is wrong")
 
 
 def accept_loss() -> Program:

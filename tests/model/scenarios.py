@@ -10,10 +10,13 @@ from tests.model.programs import (
     abandon,
     accept_loss,
     backfill,
+    check,
     fill,
     ingest,
     plan,
     rebuild,
+    reject,
+    release,
     rewind,
     run,
     settle,
@@ -421,6 +424,58 @@ DECISIONS = [
     ),
 ]
 """Decisions of an operator during runs."""
+
+PUBLICATIONS = [
+    Sketch(
+        name="a check that passes, and one that blocks",
+        world=landed,
+        actors={"one": check(1, passes=True), "two": check(1, passes=False)},
+        floor=300,
+        faults=1,
+    ),
+    Sketch(
+        name="a check and a rejection",
+        world=landed,
+        actors={"check": check(1, passes=True), "ops": reject(1)},
+        floor=250,
+        faults=1,
+        more_faults=2,
+    ),
+    Sketch(
+        name="a release and a rejection",
+        world=landed,
+        actors={"one": release(1), "two": reject(1)},
+        errors=RETRYABLE | {"NotBlocked"},
+        floor=200,
+        faults=1,
+    ),
+    Sketch(
+        name="a check and a run",
+        world=landed,
+        actors={"check": check(1, passes=True), "run": run("run-2")},
+        floor=400,
+        faults=0,
+        more_faults=1,
+    ),
+    Sketch(
+        name="a check and an undo",
+        world=landed,
+        actors={"check": check(1, passes=False), "ops": undo(1)},
+        errors=ABANDONED,
+        floor=150,
+        faults=0,
+        more_faults=2,
+    ),
+    Sketch(
+        name="a check and a rewind",
+        world=restored,
+        actors={"check": check(1, passes=True), "ops": rewind()},
+        errors=REPAIRED,
+        floor=800,
+        faults=1,
+    ),
+]
+"""Checks and operators that decide about the publication of a plan."""
 
 REPLACEMENTS = [
     Sketch(

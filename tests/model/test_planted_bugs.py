@@ -12,6 +12,7 @@ from tests.model.planted import (
     NoChainFence,
     NoCompareAndSet,
     NoConfirm,
+    NoDecisions,
     NoFence,
     NoTransactions,
     NoUndoStarted,
@@ -20,7 +21,7 @@ from tests.model.planted import (
     without_stable_offset,
     without_topic_id,
 )
-from tests.model.programs import abandon, ingest, plan, rewind, run, undo
+from tests.model.programs import abandon, check, ingest, plan, rewind, run, undo
 from tests.model.scenarios import (
     ABANDONED,
     REPAIRED,
@@ -74,6 +75,12 @@ def test_a_search_finds_an_undo_that_does_not_record_its_start() -> None:
     violation = search(planted(landed(), NoUndoStarted), {"ops": undo(1)})
     assert violation.broken.startswith("I1")
     assert violation.trace[-1].endswith("table.remove_rows")
+
+
+def test_a_search_finds_a_check_that_overrides_a_concurrent_block() -> None:
+    checks = {"one": check(1, passes=True), "two": check(1, passes=False)}
+    violation = search(planted(landed(), NoDecisions), checks)
+    assert violation.broken.startswith("I7: the pass ")
 
 
 def test_a_search_finds_an_abandon_without_a_fence() -> None:

@@ -9,6 +9,7 @@ from tests.model.scenarios import (
     HOSTILE_LOGS,
     LONG,
     PAIRS,
+    PUBLICATIONS,
     REPAIRS,
     REPLACEMENTS,
     ZOMBIES,
@@ -19,7 +20,7 @@ from tests.model.tally import CountRecorder
 
 pytestmark = pytest.mark.slow
 
-TWO = PAIRS + ZOMBIES + HOSTILE_LOGS + DECISIONS + REPLACEMENTS + REPAIRS
+TWO = PAIRS + ZOMBIES + HOSTILE_LOGS + DECISIONS + PUBLICATIONS + REPLACEMENTS + REPAIRS
 
 
 def search(sketch: Sketch, faults: int, recorder: CountRecorder) -> Report:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.quality.test_publication import check, publication_of, table_of
+from tests.quality.test_publication import check
 from tests.support import services
 from tests.support.consoles import app_of
 from tests.support.file_lake import FileLake
@@ -30,7 +30,6 @@ from tidemark.lake import table_io
 from tidemark.lake.control_table import DeltaControlTable
 from tidemark.lake.errors import DeltaLogDamaged, EngineFailed
 from tidemark.pipeline import utc_now
-from tidemark.quality.publication import PublicationStatus
 from tidemark.report.errors import PlanStuck, QuarantineTooLarge, RowsToWithdraw, TableStalled
 from tidemark.report.status import PipelineStatus, pipeline_status
 from tidemark.report.unfinished_work import UnfinishedWork, UnfinishedWorkReader
@@ -128,11 +127,7 @@ def test_waiting_chunks_of_a_backfill_are_no_alarm() -> None:
     assert stuck() == [plan.sequence]
 
 
-def typed_status(
-    lake: TypedLake,
-    limit: int | None = None,
-    statuses: Callable[[], Mapping[int, PublicationStatus]] = dict,
-) -> PipelineStatus:
+def typed_status(lake: TypedLake, limit: int | None = None) -> PipelineStatus:
     """Return the status of a pipeline with a decoded table."""
     spec = make_spec(decode=DECODE, alarms=AlarmRules(quarantined_records=limit))
     return pipeline_status(
@@ -141,7 +136,6 @@ def typed_status(
         UnfinishedWorkReader(
             spec=spec,
             control=lake.control,
-            statuses=statuses,
             quarantined=lake.quarantine.count_open,
             hidden=lake.hidden,
         ),
@@ -177,7 +171,7 @@ def test_records_in_quarantine_are_counted_until_a_replay_decodes_them(tmp_path:
 def test_records_of_blocked_and_unchecked_plans_are_not_undecoded(tmp_path: Path) -> None:
     """The decoder does not decode them."""
     lake = TypedLake(root=tmp_path)
-    lake = replace(lake, hidden=lambda: publication_of(lake.bronze).hidden())
+    lake = replace(lake, hidden=lambda: lake.bronze.publication.hidden())
     for records in (2, 3, 4):
         lake.bronze.run(records)
     check(lake.bronze, 1, passed=True)
@@ -187,14 +181,14 @@ def test_records_of_blocked_and_unchecked_plans_are_not_undecoded(tmp_path: Path
     status = typed_status(lake)
     assert (status.unfinished.undecoded, status.unfinished.unchecked) == (0, 4)
     assert [*status.unfinished.states()] == ["unchecked"]
-    status = typed_status(lake, statuses=lambda: table_of(lake.bronze).statuses("events"))
+    status = typed_status(lake)
     line, _blocked = map(str, status.unfinished.explain("events", NOW + HOUR))
     assert line == (
         "events: 4 landed offsets not decoded, because plan 3 is not checked for 1 h: "
         "`tidemark run events` checks and decodes"
     )
     check(lake.bronze, 3, passed=False)
-    assert typed_status(lake).state == "ok"
+    assert [*typed_status(lake).unfinished.states()] == []
 
 
 def test_quarantined_records_count_once_their_plan_has_landed(tmp_path: Path) -> None:
@@ -409,7 +403,7 @@ def test_rows_of_a_plan_that_is_no_longer_published_are_an_alarm(
 ) -> None:
     """An operator rejects a plan, or a later check blocks it. Lost decisions withdraw no row."""
     lake = TypedLake(root=tmp_path)
-    lake = replace(lake, hidden=lambda: publication_of(lake.bronze).hidden())
+    lake = replace(lake, hidden=lambda: lake.bronze.publication.hidden())
     for plan in (1, 2, 3):
         lake.bronze.run(plan)
         if plan < 3:
@@ -417,9 +411,9 @@ def test_rows_of_a_plan_that_is_no_longer_published_are_an_alarm(
     lake.run()
     assert typed_status(lake).unfinished.to_withdraw == 0
     if operator:
-        publication_of(lake.bronze).reject(2, "ada", "test data")
+        lake.bronze.publication.reject(2, "ada", "test data")
     else:
-        check(lake.bronze, 2, passed=False, minutes=1)
+        check(lake.bronze, 2, passed=False)
     assert typed_status(lake).unfinished.to_withdraw == 2
     assert "RowsToWithdraw" in typed_status(lake).state
     lake.run()
@@ -444,17 +438,14 @@ def test_a_status_opens_each_table_once(tmp_path: Path, monkeypatch: pytest.Monk
     assert sorted(opened) == sorted(set(opened))
 
 
-def checked_status(
-    lake: FileLake, statuses: Callable[[], Mapping[int, PublicationStatus]] | None = None
-) -> PipelineStatus:
-    """Return the status of a pipeline with checked plans, by the publication table by default."""
+def checked_status(lake: FileLake) -> PipelineStatus:
+    """Return the status of a pipeline with checked plans."""
     return pipeline_status(
         lake.spec,
         lake.planner.ports,
         UnfinishedWorkReader(
             spec=lake.spec,
             control=lake.control,
-            statuses=statuses or (lambda: table_of(lake).statuses("events")),
             quarantined=lambda _plans: 0,
         ),
     )
@@ -486,9 +477,9 @@ def test_blocked_plans_are_an_alarm_until_an_operator_decides(tmp_path: Path) ->
     assert [*map(str, status.unfinished.explain("events", NOW))] == [
         "events: a quality check blocked plans 2, 3, 4, 5"
     ]
-    check(lake, 2, passed=True, minutes=1)
-    publication_of(lake).release(3, "ada", "known outage")
-    publication_of(lake).reject(4, "ada", "test data")
+    check(lake, 2, passed=True)
+    lake.publication.release(3, "ada", "known outage")
+    lake.publication.reject(4, "ada", "test data")
     assert checked_status(lake).unfinished.blocked == (5,)
     lake.undo.undo(5, "ada", "test data")
     assert checked_status(lake).unfinished == UnfinishedWork(
@@ -520,7 +511,7 @@ def test_plans_without_a_check_result_are_an_alarm_after_two_later_plans(tmp_pat
         "The published view of pipeline 'events' lacks the rows of plans 3, 4, because their check "
         "has had no result for 2 h."
     ]
-    publication_of(lake).reject(3, "ada", "test data")
+    lake.publication.reject(3, "ada", "test data")
     lake.undo.undo(4, "ada", "test data")
     assert names(checked_status(lake)) == []
 
@@ -545,7 +536,7 @@ def test_plans_of_a_pipeline_that_is_never_checked_are_no_alarm(tmp_path: Path) 
     lake = FileLake(root=tmp_path)
     for _ in range(4):
         lake.run(2)
-    publication_of(lake).reject(4, "ada", "test data")
+    lake.publication.reject(4, "ada", "test data")
     assert (checked_status(lake).state, checked_status(lake).as_row()["unchecked_since"]) == (
         "ok",
         None,
@@ -555,7 +546,7 @@ def test_plans_of_a_pipeline_that_is_never_checked_are_no_alarm(tmp_path: Path) 
 def test_a_typed_table_that_waits_for_checks_is_an_alarm(tmp_path: Path) -> None:
     """Even the first check of a pipeline can end without a result."""
     lake = TypedLake(root=tmp_path)
-    lake = replace(lake, hidden=lambda: publication_of(lake.bronze).hidden())
+    lake = replace(lake, hidden=lambda: lake.bronze.publication.hidden())
     seen = []
     for _ in range(3):
         lake.bronze.run(2)
@@ -590,7 +581,7 @@ def test_a_status_has_the_publication_status_of_the_newest_landed_plan(tmp_path:
         lake.run(1)
         check(lake, checked_status(lake).last_landed or 0, passed=passed)
         seen.append(checked_status(lake).unfinished.last_check)
-    publication_of(lake).release(3, "ada", "known outage")
+    lake.publication.release(3, "ada", "known outage")
     seen.append(checked_status(lake).unfinished.last_check)
     lake.run(1)
     seen.append(checked_status(lake).as_record()["last_check"])
@@ -610,14 +601,16 @@ def test_the_publication_status_is_that_of_a_newer_backfill_that_replaced_all_ro
 
 
 def test_the_size_of_an_absent_or_unreadable_quarantine_is_not_zero(tmp_path: Path) -> None:
-    lake = FileLake(root=tmp_path)
-    lake.run(3)
-    assert checked_status(lake).as_record()["quarantined"] is None
+    lake = TypedLake(root=tmp_path)
+    lake.bronze.run(3)
+    assert checked_status(lake.bronze).as_record()["quarantined"] is None
 
-    def unreadable() -> NoReturn:
-        raise DeltaLogDamaged(location="publication", reason="checkpoint missing")
+    def unreadable(_: Collection[int]) -> NoReturn:
+        raise DeltaLogDamaged(location="quarantine", reason="checkpoint missing")
 
-    status = checked_status(lake, unreadable)
+    spec = make_spec(decode=DECODE)
+    work = UnfinishedWorkReader(spec=spec, control=lake.control, quarantined=unreadable)
+    status = pipeline_status(spec, lake.bronze.planner.ports, work)
     assert status.as_record()["quarantined"] is None
     assert isinstance(status.problem, DeltaLogDamaged)
 
@@ -629,7 +622,7 @@ class CheckedLake:
         self._monkeypatch = monkeypatch
         self.at(0)
         typed = TypedLake(root=root)
-        self.typed = replace(typed, hidden=lambda: publication_of(typed.bronze).hidden())
+        self.typed = replace(typed, hidden=lambda: typed.bronze.publication.hidden())
         self.bronze = typed.bronze
 
     def at(self, hours: float) -> None:
@@ -643,14 +636,11 @@ class CheckedLake:
 
     def waiting_since(self) -> float | None:
         """Return since when the typed table is out of date, in hours of the clock."""
-        publication = table_of(self.bronze)
         work = UnfinishedWorkReader(
             spec=make_spec(decode=DECODE),
             control=self.typed.control,
-            statuses=lambda: publication.statuses("events"),
             quarantined=self.typed.quarantine.count_open,
             hidden=self.typed.hidden,
-            decided_at=lambda plan: publication.decided_at("events", plan),
         ).read(self.typed.control.summary("events"))
         since = work.undecoded_since
         return None if since is None else round((since - NOW) / HOUR, 1)
@@ -672,7 +662,8 @@ def test_records_wait_for_a_decode_from_their_landing_and_decision_on(
     assert lake.waiting_since() == 9
     lake.typed.run()
 
-    publication_of(lake.bronze, minutes=600).release(2, "ada", "ok")
+    lake.at(10)
+    lake.bronze.publication.release(2, "ada", "ok")
     assert lake.waiting_since() == 10
     lake.typed.run()
     assert lake.waiting_since() is None

@@ -379,7 +379,7 @@ def test_derived_tables_are_targets_as_well(folders: Folders, table: str, key: s
 @pytest.mark.parametrize(
     "target",
     ["control/offset_ranges", "control/offset_ranges/x", "control/status", "control/schemas",
-     "control", "Control/mine", "control/mine", "quality/results", "quality/publication",
+     "control", "Control/mine", "control/mine", "quality/results",
      "quality/x"],
 )  # fmt: skip
 def test_the_folders_of_tidemarks_own_tables_are_no_target(folders: Folders, target: str) -> None:

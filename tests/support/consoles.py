@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.testclient import TestClient
 
+from tests.support.publication import record_check as record_decision_of
 from tests.support.quality_reports import REPORT
 from tests.support.waiting import wait_until
 from tidemark.app import App
@@ -25,7 +26,6 @@ from tidemark.core.throughput import Forecast
 from tidemark.dev.broker_settings import HOST
 from tidemark.pipeline import Pipeline
 from tidemark.quality.check_results import CheckResult
-from tidemark.quality.publication import PublicationDecision
 from tidemark.report.status import PartitionStatus, PipelineStatus
 from tidemark.report.unfinished_work import UnfinishedWork
 from tidemark.spark.sockets import free_ports
@@ -146,12 +146,7 @@ def record_check(pipeline: Pipeline, sequence: int, *results: CheckResult) -> No
     """Record a check of a landed plan, and its decision, as the check itself does."""
     report = replace(REPORT, pipeline=pipeline.name, plan_sequence=sequence, results=results)
     pipeline.check_results.append(report)
-    record = pipeline.control.plan_record(pipeline.name, sequence)
-    assert record is not None
-    assert record.held_now is not None
-    table = pipeline.publication.publication
-    decision = PublicationDecision.from_report(report)
-    table.append(record.plan, record.held_now, decision, table_id=table.table_id())
+    record_decision_of(pipeline.control, report)
 
 
 def a_status(lag: int) -> PipelineStatus:

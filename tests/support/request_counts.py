@@ -28,7 +28,6 @@ _TABLES = {
     "/control/status": "status",
     "/control/schemas/": "schemas",
     "/quality/results/": "results",
-    "/quality/publication/": "publication",
     "/bronze/": "bronze",
     "_quarantine/": "quarantine",
     "_latest/": "upsert",

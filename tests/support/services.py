@@ -27,7 +27,7 @@ from tidemark.lake.data_table import DeltaDataTable
 from tidemark.lake.maintained_table import DeltaMaintainedTable
 from tidemark.maintenance.service import Maintenance, finished_plans
 from tidemark.pipeline import Pipeline, PipelineContext
-from tidemark.quality.publication_table import DeltaPublicationTable
+from tidemark.quality.publication_service import Publication
 from tidemark.repair.abandon import Abandon
 from tidemark.repair.decisions import Decisions
 from tidemark.repair.rewind import Repair
@@ -97,14 +97,10 @@ class PortPipeline(Pipeline):
     def _bronze(self, *, reads_only: bool = False) -> BronzeTable:  # noqa: ARG002
         return self.given.table
 
-    def _publication_table(self) -> DeltaPublicationTable:
-        return self.given.publication
-
     def _unfinished_work(self) -> UnfinishedWorkReader:
         return UnfinishedWorkReader(
             spec=self.spec,
             control=self.control,
-            statuses=dict,
             quarantined=lambda _plans: 0,
         )
 
@@ -179,9 +175,9 @@ class Services:
         return self.pipeline.status()
 
     @property
-    def publication(self) -> DeltaPublicationTable:
-        """A publication table without decisions."""
-        return DeltaPublicationTable("/nonexistent/publication", "/nonexistent/table")
+    def publication(self) -> Publication:
+        """Decides which plans the published view shows."""
+        return self.pipeline.publication
 
     def land(self: Any, plan: Plan) -> None:
         """Write and commit a plan, and record nothing."""
@@ -249,11 +245,6 @@ class DeltaServices(Services):
     def control(self) -> DeltaControlTable:
         """The control table."""
         return DeltaControlTable(str(self.control_uri))
-
-    @property
-    def publication(self) -> DeltaPublicationTable:
-        """The publication table."""
-        return DeltaPublicationTable(str(self.root / "publication"), str(self.uri))
 
     def maintenance(self, after: timedelta = timedelta(0), **changes: Any) -> Maintenance:
         """Return the maintenance of the data table as of some time from now.

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.quality.test_publication import check, publication_of, published_rows
+from tests.quality.test_publication import check, published_rows
 from tests.support.typed_lake import TypedLake
 from tidemark.core.datafile import DataFile
 from tidemark.core.offsets import Span, SpanSet
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 def lake_of(root: Path) -> TypedLake:
     """A lake whose decoder follows publication decisions."""
     lake = TypedLake(root=root)
-    return replace(lake, hidden=lambda: publication_of(lake.bronze).hidden())
+    return replace(lake, hidden=lambda: lake.bronze.publication.hidden())
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_blocked_plan_is_decoded_after_its_release(lake: TypedLake) -> None:
     assert offsets(lake) == [0, 1, 5, 6, 7, 8]
     backlog = lake.decoding.backlog()
     assert (backlog.missing, backlog.unchecked, backlog.refused) == (0, 0, 3)
-    publication_of(lake.bronze).release(2, "test", "checked by hand")
+    lake.bronze.publication.release(2, "test", "checked by hand")
     assert lake.run() == [2]
     assert offsets(lake) == list(range(9))
 
@@ -78,7 +78,7 @@ def test_the_rows_of_a_rejected_plan_leave_the_typed_table(lake: TypedLake) -> N
     """Rows of other plans that were decoded together with them are decoded again."""
     check_plans(lake)
     assert lake.run() == [1]
-    publication_of(lake.bronze).reject(2, "test", "wrong unit")
+    lake.bronze.publication.reject(2, "test", "wrong unit")
     assert lake.decoding.backlog().surplus == 3
     assert lake.run() == [2]
     assert offsets(lake) == [0, 1, 5, 6, 7, 8]
@@ -88,7 +88,7 @@ def test_an_open_typed_plan_of_a_rejected_plan_is_abandoned(lake: TypedLake) -> 
     """A plan without the refused offsets takes its place."""
     check_plans(lake)
     assert lake.decoding.plan().plan is not None
-    publication_of(lake.bronze).reject(3, "test", "wrong unit")
+    lake.bronze.publication.reject(3, "test", "wrong unit")
     second = lake.decoding.plan().plan
     assert second is not None
     assert (second.sequence, second.spans()) == (2, {0: SpanSet((Span(0, 5),))})
@@ -100,7 +100,7 @@ def test_rejecting_a_plan_keeps_the_rows_that_were_decoded_together_with_it(
     """A plan replaces the rows of the other plans before the rejected rows are removed."""
     check_plans(lake)
     lake.run()
-    publication_of(lake.bronze).reject(2, "test", "wrong unit")
+    lake.bronze.publication.reject(2, "test", "wrong unit")
     again = lake.decoding.plan().plan
     assert again is not None
     assert (again.replaces, again.spans()) == (True, {0: SpanSet((Span(0, 2), Span(5, 9)))})
@@ -114,7 +114,9 @@ def test_lost_decisions_remove_no_typed_row(lake: TypedLake) -> None:
     """The next checks decide again; a rejection still removes rows."""
     check_plans(lake)
     lake.run()
-    shutil.rmtree(lake.root / "publication")
+    shutil.rmtree(lake.bronze.control_uri)
+    lake.bronze.repair.rebuild("ops", "the control table was lost")
+    lake.repair.rebuild("ops", "the control table was lost")
     backlog = lake.decoding.backlog()
     assert (backlog.unchecked, backlog.surplus) == (9, 0)
     assert lake.run() == []
@@ -132,7 +134,7 @@ def test_rows_of_unchecked_plans_stay_when_a_decoder_begins_to_follow_decisions(
     for records in (2, 3, 4):
         lake.bronze.run(records)
     lake.run()
-    lake.hidden = lambda: publication_of(lake.bronze).hidden()
+    lake.hidden = lambda: lake.bronze.publication.hidden()
     assert lake.run() == []
     lake.bronze.land_again((0, 2, 5))
     lake.run()
@@ -140,7 +142,7 @@ def test_rows_of_unchecked_plans_stay_when_a_decoder_begins_to_follow_decisions(
 
 
 def _reject(lake: TypedLake) -> None:
-    publication_of(lake.bronze).reject(2, "test", "wrong unit")
+    lake.bronze.publication.reject(2, "test", "wrong unit")
 
 
 def _replace(lake: TypedLake) -> None:
@@ -192,7 +194,7 @@ def test_offsets_of_a_blocked_plan_that_is_undone_meanwhile_are_not_planned(
     def hidden() -> HiddenOffsets:
         for number in undone:
             lake.bronze.undo.undo(number, "test", "wrong")
-        return publication_of(lake.bronze).hidden()
+        return lake.bronze.publication.hidden()
 
     lake.hidden = hidden
     plan = lake.decoding.plan().plan
@@ -205,10 +207,10 @@ def test_offsets_that_a_restore_brought_back_are_unchecked(lake: TypedLake) -> N
     check_plans(lake)
     version = lake.bronze.table.version_and_id()[0]
     lake.bronze.land_again((0, 2, 4))
-    check(lake.bronze, 2, passed=True, minutes=5)
+    check(lake.bronze, 2, passed=True)
     DeltaTable(str(lake.bronze.uri)).restore(version)
     lake.bronze.repair.rewind("test", "restored")
-    assert publication_of(lake.bronze).unchecked() == [2]
+    assert lake.bronze.publication.unchecked() == [2]
 
 
 def test_replaced_rows_leave_the_typed_table_until_the_new_rows_are_checked(
@@ -295,28 +297,28 @@ def _check_decoded(lake: TypedLake, actions: list[tuple[str, int]]) -> None:
     lake.bronze.run(2)
     check(lake.bronze, 1, passed=True)
     lake.run()
-    for minutes, (action, number) in enumerate(actions, start=1):
-        _act(lake, action, number, minutes)
+    for action, number in actions:
+        _act(lake, action, number)
     lake.run()
     assert offsets(lake) == [offset for _, offset in published_rows(lake.bronze)]
     assert lake.run() == []
 
 
-def _act(lake: TypedLake, action: str, number: int, minutes: int) -> None:
-    plans = publication_of(lake.bronze).plans()
+def _act(lake: TypedLake, action: str, number: int) -> None:
+    plans = lake.bronze.publication.plans()
     if action == "land" or not plans:
         lake.bronze.run(1 + number % 3)
         return
     chosen = plans[number % len(plans)]
     sequence, span = chosen.plan.sequence, chosen.landing.spans()[0].spans[0]
     if action in ("pass", "fail"):
-        check(lake.bronze, sequence, passed=action == "pass", minutes=minutes)
+        check(lake.bronze, sequence, passed=action == "pass")
     elif action == "reject":
-        publication_of(lake.bronze, minutes).reject(sequence, "test", "wrong")
+        lake.bronze.publication.reject(sequence, "test", "wrong")
     elif action == "release":
         _ignoring(
             NotBlocked,
-            lambda: publication_of(lake.bronze, minutes).release(sequence, "test", "fine"),
+            lambda: lake.bronze.publication.release(sequence, "test", "fine"),
         )
     elif action == "undo":
         lake.bronze.undo.undo(sequence, "test", "wrong")

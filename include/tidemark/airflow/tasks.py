@@ -468,7 +468,7 @@ def plan_event(app: App, record: PlanRecord) -> dict[str, Any] | None:
     Raises:
         PlanNotLanded
     """
-    from tidemark.quality.publication import NOT_CHECKED
+    from tidemark.core.publication import NOT_CHECKED
 
     plan = record.plan
     name, sequence = plan.pipeline, plan.sequence

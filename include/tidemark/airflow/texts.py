@@ -117,7 +117,7 @@ MAINTENANCE_PAGE = """\
 
 **tables** has one mapped task for each table of each pipeline. It compacts small files, and removes
 files that no version of the last week refers to. **control** does the same for the tables that
-pipelines share: control table, stored schemas, quality results, publication decisions, status.
+pipelines share: control table, stored schemas, quality results, status.
 It removes statuses older than a month from the status history.
 **data_docs** removes old Data Docs; the results of the checks stay.
 

@@ -42,8 +42,7 @@ def maintain(
 
     The command maintains the tables of each pipeline, then the shared tables, then the
     Data Docs. The shared tables are the control table, the stored schemas, the quality results, the
-    publication decisions, the status table and its history. Statuses older than 30 days are removed
-    from the history.
+    status table and its history. Statuses older than 30 days are removed from the history.
     Runs and readers need not stop. Files that an open plan may have written, and files of versions
     younger than the retention, stay. A table that is refused does not stop the others.
     """

@@ -12,10 +12,10 @@ from tidemark.cli.arguments import AsJson, DryRun, LandedPlan, PipelineName, Rea
 from tidemark.cli.decode import next_commands, print_next
 from tidemark.cli.output import out, print_json, print_table
 from tidemark.core.offsets import size_of
+from tidemark.core.publication import NOT_CHECKED
 from tidemark.core.texts import counted
-from tidemark.quality.publication import NOT_CHECKED
+from tidemark.lake.published_view import Engine, published_view
 from tidemark.quality.publication_service import PlanPublication, Publication
-from tidemark.quality.publication_table import Engine, published_view
 from tidemark.spec.decode import PublishRule
 
 app = typer.Typer(
@@ -92,13 +92,13 @@ def view(
 ) -> None:
     """Print a query for the published rows, from which you can create a view.
 
-    The query reads the publication table each time it runs: released plans appear, rejected plans
+    The query reads the control table each time it runs: released plans appear, rejected plans
     disappear, and no rows are copied.
     """
     tidemark = App.from_environment()
     spec = tidemark.pipeline(pipeline).kafka_spec
     table = tidemark.layout.data_table(spec.target)
-    sql = published_view(spec.name, table, tidemark.layout.publication_table, engine)
+    sql = published_view(spec.name, table, tidemark.layout.control_table, engine)
     if as_json:
         print_json({"engine": engine.value, "sql": sql})
     else:

@@ -199,6 +199,8 @@ def rebuild(
     restored from a backup. Reads the data table's commits, and its rows where log retention has
     removed the commits. Opens a new epoch: plans that only the lost table contained can never land.
     Only the control table records accepted losses: accept them again when LostRange names them.
+    It also had the decisions about publication: the plans that this command records are unchecked.
+    Reject or release plans again before the next run checks them.
     """
     found = _pipeline(pipeline).rebuild(requester(), reason, dry_run=dry_run)
     _print_differences("rebuilt", dry_run, found, as_json)

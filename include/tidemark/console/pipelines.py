@@ -146,7 +146,7 @@ def pipeline(
     watermarks = Newest(error=seen) if isinstance(seen, TidemarkError) else seen
     observed = statuses.one(name, max(0.0, asked_at + STATUS_WAIT_S - time.monotonic()))
     tables = _read_tables(context, pipeline, (partition, start, end), watermarks)
-    coverage, plans, published = tables.coverage, tables.plans, tables.published
+    coverage, plans = tables.coverage, tables.plans
     period = chosen or Period.DAY
     window = period.window
     # Zoomed pages show neither lag nor the newest plans.
@@ -184,8 +184,7 @@ def pipeline(
         plan_spans=PLAN_SPANS,
         plans=() if isinstance(plans, TidemarkError) else plans,
         plans_error=plans if isinstance(plans, TidemarkError) else None,
-        statuses={} if isinstance(published, TidemarkError) else published,
-        statuses_error=published if isinstance(published, TidemarkError) else None,
+        statuses={} if isinstance(plans, TidemarkError) else publication_statuses(pipeline, plans),
         period=period,
         periods={each: context.link("pipelines", name, period=each) for each in Period},
         window=window,
@@ -204,13 +203,11 @@ class _TableReads:
     Attributes:
         coverage: The state of each offset, by partition.
         plans: The newest plans; empty for a page of one partition.
-        published: Their publication statuses, by plan number.
         losses: The accepted losses; see `_accepted_losses`.
     """
 
     coverage: TopicCoverage | TidemarkError
     plans: Sequence[PlanEntry] | TidemarkError
-    published: Mapping[int, str] | TidemarkError
     losses: Mapping[int, SpanSet] | TidemarkError
 
 
@@ -242,11 +239,9 @@ def _read_tables(
     plans: Sequence[PlanEntry] | TidemarkError = ()
     if partition is None:
         plans = result_or_error(name, lambda _: context.home.plans(name, None, PLANS_PER_PAGE))
-    entries = () if isinstance(plans, TidemarkError) else plans
     return _TableReads(
         coverage=coverage,
         plans=plans,
-        published=result_or_error(name, lambda _: publication_statuses(pipeline, entries)),
         losses=result_or_error(name, lambda _: _accepted_losses(pipeline, partition)),
     )
 

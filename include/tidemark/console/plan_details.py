@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark.console.context import PageContext
+from tidemark.core.events import PublicationDecided
 from tidemark.core.plan import PlanKind
 from tidemark.core.plan_history import PlanEntry, PlanState
+from tidemark.core.publication import NOT_CHECKED, PublicationStatus
 from tidemark.pipeline import Pipeline
 from tidemark.quality.check_results import CheckedPlan, CheckResult, Severity
-from tidemark.quality.publication import NOT_CHECKED, PublicationDecision, PublicationStatus
 from tidemark.report.errors import landing_command
 
 
@@ -23,7 +24,6 @@ class PlanDetails:
         entry: The plan and its events.
         has_checks: Whether plans of the pipeline are checked and published.
         checked: Results of its newest check; None without one.
-        decision: The effective publication decision; None unless it covers all rows of the plan.
         observed: Returns what a check observed, by the rights of the viewer.
     """
 
@@ -31,13 +31,18 @@ class PlanDetails:
     entry: PlanEntry
     has_checks: bool
     checked: CheckedPlan | None
-    decision: PublicationDecision | None
     observed: Callable[[CheckResult], str]
 
     @property
     def has_rows(self) -> bool:
         """Whether the table has rows of the plan now."""
         return self.entry.record.has_rows
+
+    @property
+    def decision(self) -> PublicationDecided | None:
+        """The effective publication decision; None unless it covers all rows of the plan."""
+        record = self.entry.record
+        return record.decision if self.has_checks and not record.unchecked else None
 
     @property
     def publication(self) -> str | None:
@@ -92,21 +97,24 @@ def plan_details(context: PageContext, pipeline: Pipeline, entry: PlanEntry) -> 
         entry=entry,
         has_checks=has_checks,
         checked=pipeline.check_results.checked([ref]).get(ref) if has_checks else None,
-        decision=pipeline.publication.decision_of(entry.record) if has_checks else None,
         observed=context.observed(pipeline),
     )
 
 
 def publication_statuses(pipeline: Pipeline, entries: Sequence[PlanEntry]) -> Mapping[int, str]:
-    """Return the publication status of each plan by its number, by one read.
+    """Return the publication status of each plan by its number.
 
     Plans without rows and plans of a table without checks are absent.
     """
     if not pipeline.spec.reads_kafka:
         return {}
-    numbers = [each.record.plan.sequence for each in entries if each.record.has_rows]
-    statuses = pipeline.publication.publication.statuses(pipeline.name, numbers)
-    return {number: str(statuses.get(number, NOT_CHECKED)) for number in numbers}
+    records = [each.record for each in entries if each.record.has_rows]
+    return {
+        record.plan.sequence: str(record.decision.status)
+        if record.decision and not record.unchecked
+        else NOT_CHECKED
+        for record in records
+    }
 
 
 def _effect(result: CheckResult) -> int:

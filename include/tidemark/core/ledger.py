@@ -63,6 +63,17 @@ class PlanRecord:
         return self.held_now is None and self.cancelled_by is None
 
     @property
+    def is_recovered(self) -> bool:
+        """Whether a repair has recorded the landing; False in a summary of the ledger."""
+        return self.landed_in is not None and self.plan.epoch < self.landed_in.epoch
+
+    @property
+    def unchecked(self) -> Mapping[int, SpanSet]:
+        """Landed offsets without a decision, for example offsets that a RESTORE brought back."""
+        held = self.held_now.spans() if self.held_now else {}
+        return difference_by_partition(held, self.decision.spans if self.decision else {})
+
+    @property
     def has_rows(self) -> bool:
         """Whether the plan holds ranges of the table now: not undone, not wholly replaced."""
         return bool(self.held_now and self.held_now.counts)

@@ -40,6 +40,7 @@ class PlanEvent:
         requested_by: The run or operator; None for steps without one.
         reason: The operator's reason; None without one.
         superseded_by: The plan that replaced rows; None for other steps.
+        status: The status of a publication decision; None for other steps.
     """
 
     number: int
@@ -48,6 +49,7 @@ class PlanEvent:
     requested_by: str | None = None
     reason: str | None = None
     superseded_by: int | None = None
+    status: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,7 @@ def plan_history(pipeline: str, rows: Iterable[Row], first: int, end: int) -> li
                 requested_by=row.get("requested_by"),
                 reason=row.get("reason"),
                 superseded_by=row.get("superseded_by"),
+                status=row.get("status"),
             )
         )
     plans = Ledger.fold(pipeline, decode(pipeline, rows)).plans

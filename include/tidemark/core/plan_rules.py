@@ -427,17 +427,12 @@ def build_plan(
     kind: PlanKind,
     origin: PlanOrigin,
     ranges: tuple[PlannedRange, ...],
-    last_decided_plan: int = 0,
 ) -> Plan:
-    """Build the next plan of a pipeline. It replaces rows if offsets of `ranges` have landed.
-
-    Its number is higher than `last_decided_plan`, which may be a plan that the ledger lacks.
-    """
+    """Build the next plan of a pipeline. It replaces rows if offsets of `ranges` have landed."""
     ledger, watermarks = topic.ledger, topic.watermarks
     return Plan(
         pipeline=ledger.pipeline,
-        # fence: numbers-of-decided-plans-stay-used
-        sequence=max(ledger.next_sequence, last_decided_plan + 1),
+        sequence=ledger.next_sequence,
         kind=kind,
         epoch=ledger.epoch,
         cluster_id=watermarks.cluster_id,

@@ -31,7 +31,6 @@ from tidemark.ingest.protocols import (
 )
 from tidemark.maintenance.service import MaintainedTable
 from tidemark.quality.check_results_table import DeltaCheckResults
-from tidemark.quality.publication_table import DeltaPublicationTable
 from tidemark.quality.service import QualityChecker
 from tidemark.repair.exports import GroupOffsets
 from tidemark.typed.schema_table import DeltaSchemaStore
@@ -60,7 +59,6 @@ PORTS: Mapping[str, tuple[type, ...]] = {
     "typed": (TypedLog,),
     "maintenance": (MaintainedTable,),
     "upsert_table": (DeltaUpsertTable,),
-    "publication": (DeltaPublicationTable,),
 }
 """The ports of each adapter, by the adapter's name in the names of steps."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tidemark.core import plan_rules
@@ -63,13 +63,11 @@ class Draft:
     ranges: tuple[PlannedRange, ...]
     requested: ClassifiedOffsets = field(default_factory=ClassifiedOffsets)
 
-    def plan(self, origin: PlanOrigin, last_decided_plan: Callable[[], int]) -> Plan | None:
-        """Return the plan of the ranges; None without ranges. See `Planner.last_decided_plan`."""
+    def plan(self, origin: PlanOrigin) -> Plan | None:
+        """Return the plan of the ranges; None without ranges."""
         if not self.ranges:
             return None
-        return plan_rules.build_plan(
-            self.topic, self.kind, origin, self.ranges, last_decided_plan()
-        )
+        return plan_rules.build_plan(self.topic, self.kind, origin, self.ranges)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -87,14 +86,10 @@ class Planner:
     Attributes:
         spec: The pipeline.
         ports: The ports of its table.
-        last_decided_plan: Returns the highest number of a plan with a publication decision; 0
-            without one. A new plan gets a higher number: the control table and the data table may
-            come from an older backup.
     """
 
     spec: PipelineSpec
     ports: TopicPorts
-    last_decided_plan: Callable[[], int]
 
     def plan(self, requested_by: str) -> PlanResult:
         """Plan the unread part of the log, or return the run's existing plan.
@@ -140,7 +135,7 @@ class Planner:
         state = self.read_state(PlanKind.LIVE)
         if state.open_plan:
             return PlanResult(outcome=PlanOutcome.ADOPTED, plan=state.open_plan)
-        plan = self._draft(state.ledger, None).plan(RunOrigin("preview"), self.last_decided_plan)
+        plan = self._draft(state.ledger, None).plan(RunOrigin("preview"))
         return PlanResult(outcome=PlanOutcome.DRAFT if plan else PlanOutcome.NOTHING, plan=plan)
 
     def read_state(self, kind: PlanKind) -> PlannerState:
@@ -179,7 +174,7 @@ class Planner:
             # A concurrent process may have planned since: start again from the new state.
             return self._attempt(kind, origin, wanted)
         draft = self._draft(ledger, wanted)
-        plan = draft.plan(origin, self.last_decided_plan)
+        plan = draft.plan(origin)
         events = self._events(draft, plan, origin)
         if events:
             self.ports.control.append(ledger, events, self.ports.now())

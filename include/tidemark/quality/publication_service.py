@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tidemark.core.accounting import Landing
-from tidemark.core.events import EventKind
+from tidemark.core.events import EventKind, PublicationDecided
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import (
     SpanSet,
@@ -17,27 +17,20 @@ from tidemark.core.offsets import (
     span_lists,
     union_by_partition,
 )
-from tidemark.core.plan import Plan
-from tidemark.ingest.ledgers import recorded_plan, refuse_cancelled
-from tidemark.ingest.protocols import Clock, ControlReader, DataLog
+from tidemark.core.plan import Plan, PlanRef
+from tidemark.core.publication import PublicationStatus
+from tidemark.ingest.ledgers import read_checked_ledger, recorded_plan, refuse_cancelled
+from tidemark.ingest.ports import Ports
+from tidemark.lake.conflicts import retry_on_conflict
 from tidemark.quality.errors import NotBlocked, PlanReplaced
-from tidemark.quality.publication import (
-    PublicationDecision,
-    PublicationStatus,
-    effective_decisions,
-    time_after,
-)
 from tidemark.repair.errors import PlanNotLanded
 from tidemark.typed.decoder import HiddenOffsets
-
-if TYPE_CHECKING:
-    from tidemark.quality.publication_table import DeltaPublicationTable
 
 log = logging.getLogger(__name__)
 
 _FEW_PLANS = 20
-"""Maximum number of plans to read one by one. For more plans, reading all plans of a pipeline at
-once is faster."""
+"""Maximum number of plans to read by their numbers. For more plans, reading all plans of a pipeline
+is faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,24 +38,34 @@ class PlanPublication:
     """One landed plan and its effective publication decision.
 
     Attributes:
-        plan: The plan.
-        landing: The rows of the plan in the data table, by range.
-        decision: The effective decision; None if the plan was never checked, which hides it.
+        record: The plan, with its rows in the data table and its decision. Without a decision, the
+            published view hides the plan.
         replaced: Offsets whose rows an open plan has replaced in the data table. Until that plan is
             recorded, the ledger has the earlier rows, and the published view has neither.
     """
 
-    plan: Plan
-    landing: Landing
-    decision: PublicationDecision | None
+    record: PlanRecord
     replaced: Mapping[int, SpanSet] = field(default_factory=dict)
 
     @property
+    def plan(self) -> Plan:
+        """The plan."""
+        return self.record.plan
+
+    @property
+    def landing(self) -> Landing:
+        """The rows of the plan in the data table, by range."""
+        return _current_landing(self.record)
+
+    @property
+    def decision(self) -> PublicationDecided | None:
+        """The effective decision; None if the plan was never checked."""
+        return self.record.decision
+
+    @property
     def unchecked(self) -> Mapping[int, SpanSet]:
-        """Landed offsets without a decision, for example offsets that a RESTORE brought back."""
-        return difference_by_partition(
-            self.landing.spans(), self.decision.spans if self.decision else {}
-        )
+        """Landed offsets without a decision; see `PlanRecord.unchecked`."""
+        return self.record.unchecked
 
     @property
     def is_published(self) -> bool:
@@ -94,37 +97,16 @@ class Publication:
     """
 
     pipeline: str
-    control: ControlReader
-    data_log: DataLog
-    publication: DeltaPublicationTable
-    now: Clock
+    ports: Ports
 
-    def plans(self) -> list[PlanPublication]:
-        """Return every landed plan with ranges in the data table, oldest first."""
-        decisions = effective_decisions(self.publication.decisions(self.pipeline))
-        ledger = self.control.ledger(self.pipeline)
-        replaced = self._replaced_unrecorded(ledger)
-        return [
-            _publication_of(record.plan, record.held_now, decisions.get(sequence), replaced)
-            for sequence, record in ledger.plans.items()
-            if record.held_now is not None and record.held_now.counts
-        ]
+    def plans(self, ledger: Ledger | None = None) -> list[PlanPublication]:
+        """Return every landed plan with ranges in the data table, oldest first.
 
-    def decision(self, sequence: int) -> PublicationDecision | None:
-        """Return the effective decision of one plan; None without one."""
-        return effective_decisions(self.publication.decisions(self.pipeline, sequence)).get(
-            sequence
-        )
-
-    def decision_of(self, record: PlanRecord) -> PublicationDecision | None:
-        """Return the effective decision about a plan; None unless it covers all rows of the plan.
-
-        It does not cover offsets that a RESTORE brought back.
+        Args:
+            ledger: The full ledger of the pipeline; None to read it.
         """
-        decision = self.decision(record.plan.sequence)
-        held = record.held_now.spans() if record.held_now else {}
-        is_whole = decision and not difference_by_partition(held, decision.spans)
-        return decision if is_whole else None
+        ledger = ledger or self.ports.control.ledger(self.pipeline)
+        return self._with_rows(ledger, ledger.plans.values())
 
     def unchecked(self) -> list[int]:
         """Return the plans with landed offsets that need a check, oldest first.
@@ -133,9 +115,9 @@ class Publication:
         cannot override the decision, and only another one covers offsets that a RESTORE brought
         back.
         """
-        landed = self.control.recorded_at(self.pipeline, EventKind.LANDED)
-        decided = self.publication.decided_plans(self.pipeline)
-        ledger = self.control.summary(self.pipeline)
+        landed = self.ports.control.recorded_at(self.pipeline, EventKind.LANDED)
+        decided = self.ports.control.publication_statuses(self.pipeline)
+        ledger = self.ports.control.summary(self.pipeline)
         found = self._current(ledger, set(landed).difference(decided))
         return [
             each.plan.sequence
@@ -146,18 +128,20 @@ class Publication:
     def hidden(self) -> HiddenOffsets:
         """Return the landed offsets that the published view hides."""
         # Read the plans before the decisions: a plan that lands later is decided later.
-        ledger = self.control.summary(self.pipeline)
-        landed = self.control.recorded_at(self.pipeline, EventKind.LANDED)
-        statuses = self.publication.statuses(self.pipeline)
+        ledger = self.ports.control.summary(self.pipeline)
+        landed = self.ports.control.recorded_at(self.pipeline, EventKind.LANDED)
+        statuses = self.ports.control.publication_statuses(self.pipeline)
         others = set(landed).difference(
             plan for plan, status in statuses.items() if status.is_visible
         )
         replaced = self._replaced_unrecorded(ledger)
-        unchecked, undecided, refused = [], [], []
+        unchecked, undecided, recovered, refused = [], [], [], []
         for each in self._current(ledger, others):
             unchecked.append((each.plan.topic_id, each.unchecked))
             if each.decision is None:
                 undecided.append((each.plan.topic_id, each.unchecked))
+                if each.record.is_recovered:
+                    recovered.append((each.plan.topic_id, each.unchecked))
             elif not each.decision.status.is_visible:
                 decided = intersection_by_partition(each.landing.spans(), each.decision.spans)
                 rows = difference_by_partition(decided, replaced.get(each.plan.topic_id, {}))
@@ -167,6 +151,7 @@ class Publication:
         return HiddenOffsets(
             unchecked=_by_topic_id(unchecked),
             undecided=_by_topic_id(undecided),
+            recovered=_by_topic_id(recovered),
             refused=_by_topic_id(refused),
         )
 
@@ -182,10 +167,10 @@ class Publication:
                 intersection_by_partition(plan.spans(), ledger.landed_of(plan.topic_id)),
             )
             for plan in replacing
-            if self.data_log.find_landing(plan)
+            if self.ports.table.find_landing(plan)
         )
 
-    def _current(self, ledger: Ledger, sequences: Collection[int]) -> Iterable[PlanPublication]:
+    def _current(self, ledger: Ledger, sequences: Collection[int]) -> list[PlanPublication]:
         """Return the given plans that have rows in the data table, oldest first.
 
         May return other plans too: all plans if that is faster. In a later epoch, a RESTORE may
@@ -194,28 +179,23 @@ class Publication:
         is_restored = ledger.epoch > 0
         if is_restored or len(sequences) > _FEW_PLANS:
             return self.plans()
-        return self._each(ledger, sequences)
+        plans = [PlanRef(pipeline=self.pipeline, sequence=each) for each in sorted(sequences)]
+        return self._with_rows(ledger, self.ports.control.plan_records(plans).values())
 
-    def _each(self, ledger: Ledger, sequences: Collection[int]) -> Iterator[PlanPublication]:
+    def _with_rows(self, ledger: Ledger, records: Iterable[PlanRecord]) -> list[PlanPublication]:
+        """Return those plans that have ranges in the data table."""
         replaced = self._replaced_unrecorded(ledger)
-        for sequence in sorted(sequences):
-            record = self.control.plan_record(self.pipeline, sequence)
-            if record and record.held_now and record.held_now.counts:
-                decision = self.decision(sequence)
-                yield _publication_of(record.plan, record.held_now, decision, replaced)
+        return [_publication_of(record, replaced) for record in records if record.has_rows]
 
     def of(self, sequence: int) -> PlanPublication:
         """Return one landed plan with its effective decision."""
-        return self.of_record(recorded_plan(self.control, self.pipeline, sequence))
+        return self.of_record(recorded_plan(self.ports.control, self.pipeline, sequence))
 
     def of_record(self, record: PlanRecord) -> PlanPublication:
-        """Return the plan of a record with its effective decision; see `of`.
-
-        The record may be older than the decisions.
-        """
-        landing = _current_landing(record)
-        replaced = self._replaced_unrecorded(self.control.summary(self.pipeline))
-        return _publication_of(record.plan, landing, self.decision(record.plan.sequence), replaced)
+        """Return the plan of a record with its effective decision; see `of`."""
+        _current_landing(record)
+        replaced = self._replaced_unrecorded(self.ports.control.summary(self.pipeline))
+        return _publication_of(record, replaced)
 
     def release(
         self, sequence: int, requested_by: str, reason: str, *, dry_run: bool = False
@@ -230,11 +210,8 @@ class Publication:
 
         Raises:
             NotBlocked: The published view already shows all rows of the plan.
+            HistoriesDiverge, ControlConflict: See `read_checked_ledger` and `retry_on_conflict`.
         """
-        current = self.of(sequence)
-        if current.decision and current.is_published:
-            status = current.decision.status
-            raise NotBlocked(pipeline=self.pipeline, sequence=sequence, status=status)
         return self._decide(
             sequence, PublicationStatus.RELEASED, requested_by, reason, dry_run=dry_run
         )
@@ -244,7 +221,7 @@ class Publication:
     ) -> PlanPublication:
         """Hide a plan from the published view, regardless of its check results.
 
-        Arguments are those of `release`.
+        Arguments and errors are those of `release`, without `NotBlocked`.
         """
         return self._decide(
             sequence, PublicationStatus.REJECTED, requested_by, reason, dry_run=dry_run
@@ -259,33 +236,54 @@ class Publication:
         *,
         dry_run: bool,
     ) -> PlanPublication:
-        table_id = self.publication.table_id()
-        record = recorded_plan(self.control, self.pipeline, sequence)
+        return retry_on_conflict(
+            lambda: self._attempt(sequence, status, requested_by, reason, dry_run=dry_run)
+        )
+
+    def _attempt(
+        self,
+        sequence: int,
+        status: PublicationStatus,
+        requested_by: str,
+        reason: str,
+        *,
+        dry_run: bool,
+    ) -> PlanPublication:
+        control = self.ports.control
+        ledger = read_checked_ledger(control, self.pipeline, self.ports.table)
+        record = recorded_plan(control, self.pipeline, sequence)
         landing = _current_landing(record)
-        earlier = self.publication.decisions(self.pipeline, sequence)
-        decision = PublicationDecision(
-            plan=sequence,
+        current = _publication_of(record, self._replaced_unrecorded(ledger))
+        decided = PublicationDecided(
+            sequence=sequence,
             status=status,
-            decided_at=time_after(earlier, self.now()),
+            topic_id=record.plan.topic_id,
+            spans=landing.spans(),
             decided_by=requested_by,
             reason=reason,
-            spans=landing.spans(),
+            decided_at=self.ports.now(),
         )
+        if record.decision == decided:
+            # The answer of the append was lost.
+            return current
+        if status is PublicationStatus.RELEASED and record.decision and current.is_published:
+            raise NotBlocked(
+                pipeline=self.pipeline, sequence=sequence, status=record.decision.status
+            )
         if not dry_run:
-            self.publication.append(record.plan, landing, decision, table_id=table_id)
+            control.append(ledger, [decided], self.ports.now())
             log.info("decided pipeline=%s plan=%d status=%s", self.pipeline, sequence, status)
-        return PlanPublication(plan=record.plan, landing=landing, decision=decision)
+        return replace(current, record=replace(record, decision=decided))
 
 
 def _publication_of(
-    plan: Plan,
-    landing: Landing,
-    decision: PublicationDecision | None,
-    replaced: Mapping[str, Mapping[int, SpanSet]],
+    record: PlanRecord, replaced: Mapping[str, Mapping[int, SpanSet]]
 ) -> PlanPublication:
     """Return a plan with its decision; `replaced` is from `_replaced_unrecorded`."""
-    gone = intersection_by_partition(landing.spans(), replaced.get(plan.topic_id, {}))
-    return PlanPublication(plan=plan, landing=landing, decision=decision, replaced=gone)
+    gone = intersection_by_partition(
+        _current_landing(record).spans(), replaced.get(record.plan.topic_id, {})
+    )
+    return PlanPublication(record=record, replaced=gone)
 
 
 def _by_topic_id(

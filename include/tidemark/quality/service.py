@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from tidemark.core.accounting import Landing
+from tidemark.core.events import PublicationDecided
+from tidemark.core.ledger import CheckedLedger
 from tidemark.core.plan import Plan
-from tidemark.ingest.ledgers import recorded_plan
-from tidemark.ingest.protocols import Clock, ControlReader, DataLog
-from tidemark.quality.check_results import BatchRef, QualityReport, RecordedRange
+from tidemark.core.publication import PublicationStatus
+from tidemark.ingest.ledgers import read_checked_ledger, recorded_plan, refuse_cancelled
+from tidemark.ingest.ports import Ports
+from tidemark.lake.conflicts import retry_on_conflict
+from tidemark.lake.errors import ControlConflict
+from tidemark.lake.opened_tables import tables_opened_once
+from tidemark.quality.check_results import BatchRef, CheckOutcome, QualityReport, RecordedRange
 from tidemark.quality.errors import QualityFailed
-from tidemark.quality.publication import PublicationDecision
 from tidemark.quality.publication_service import landing_of
 from tidemark.spec.model import PipelineSpec
 
-if TYPE_CHECKING:
-    from tidemark.quality.publication_table import DeltaPublicationTable
+log = logging.getLogger(__name__)
 
 
 class QualityChecker(Protocol):
@@ -48,52 +53,77 @@ class Quality:
     Attributes:
         spec: The pipeline.
         data_table: Path or URI of its data table.
-        data_log: The log of the data table.
-        control: The control table.
+        ports: The ports of this table.
         checker: Runs the suite and stores the results.
-        publication: The publication table.
-        now: The clock.
     """
 
     spec: PipelineSpec
     data_table: str
-    data_log: DataLog
-    control: ControlReader
+    ports: Ports
     checker: QualityChecker
-    publication: DeltaPublicationTable
-    now: Clock
 
     def check(self, sequence: int) -> QualityReport:
         """Check one landed plan, store the results, and publish or block the plan.
 
         A repetition adds another attempt. If checks run at the same time, a block wins.
 
-        Raises `UnknownPlan`, and the errors of `landing_of`.
+        Raises:
+            UnknownPlan, PlanNotLanded: There is no such plan, or it has not landed.
+            PlanCancelled: The plan was abandoned or undone, perhaps during the check.
+            HistoriesDiverge, ControlConflict: See `read_checked_ledger` and `retry_on_conflict`.
         """
-        # Before the plan is read: another process may recreate the data table during the check.
-        table_id = self.publication.table_id()
-        plan, landing = self.landed(sequence)
+        with tables_opened_once():
+            ledger = read_checked_ledger(self.ports.control, self.spec.name, self.ports.table)
+            plan, landing = self.landed(sequence)
         expected = RecordedRange.of(plan, landing)
         ref = self.batch_ref(plan, landing)
-        earlier = self.publication.decisions(self.spec.name, sequence)
-        report = self.checker.check(ref, expected, self.spec.suite, self.now())
+        report = self.checker.check(ref, expected, self.spec.suite, self.ports.now())
         self.checker.record(report)
-        newest = self.publication.decisions(self.spec.name, sequence)
-        during = [decision for decision in newest if decision not in earlier]
-        decision = PublicationDecision.from_report(report, earlier, during)
-        self.publication.append(plan, landing, decision, table_id=table_id)
+        self._decide(ledger, plan, decision_of(report, plan, landing))
         return report
+
+    def _decide(self, began: CheckedLedger, plan: Plan, decided: PublicationDecided) -> None:
+        """Record the decision of a check that began with a ledger."""
+        try:
+            self.ports.control.append(began, [decided], self.ports.now())
+        except ControlConflict:
+            retry_on_conflict(lambda: self._decide_later(began.event_number, plan, decided))
+
+    def _decide_later(self, since: int, plan: Plan, decided: PublicationDecided) -> None:
+        """Record the decision of a check during which other events were recorded.
+
+        Args:
+            since: The newest event number at the start of the check.
+            plan: The plan that was checked.
+            decided: The decision.
+
+        Raises:
+            PlanCancelled: The plan was undone during the check.
+            ControlConflict: Other processes were first, or a recreated table has another plan of
+                this number.
+        """
+        ledger = read_checked_ledger(self.ports.control, self.spec.name, self.ports.table)
+        record = recorded_plan(self.ports.control, self.spec.name, plan.sequence)
+        refuse_cancelled(record)
+        # fence: decision-is-about-the-checked-plan
+        if record.plan.fingerprint != plan.fingerprint:
+            raise ControlConflict(pipeline=plan.pipeline, event_number=ledger.event_number)
+        # fence: concurrent-block-wins
+        if decided.status.is_visible and _is_blocked_after(since, record.decision):
+            log.info("stays blocked pipeline=%s plan=%d", plan.pipeline, plan.sequence)
+            return
+        self.ports.control.append(ledger, [decided], self.ports.now())
 
     def landed(self, sequence: int) -> tuple[Plan, Landing]:
         """Return a landed plan, and its rows in the newest version if it lost rows to later plans.
 
         Errors are those of `check`.
         """
-        record = recorded_plan(self.control, self.spec.name, sequence)
+        record = recorded_plan(self.ports.control, self.spec.name, sequence)
         landing = landing_of(record)
         if record.held_now is not None and record.held_now.counts != landing.counts:
             # Later plans replaced rows of the plan. Only the newest version has the other rows.
-            newest = self.data_log.current_landing(record.plan).table_version
+            newest = self.ports.table.current_landing(record.plan).table_version
             landing = replace(record.held_now, table_version=newest)
         return record.plan, landing
 
@@ -106,6 +136,27 @@ class Quality:
             plan_sequence=plan.sequence,
             kind=plan.kind,
         )
+
+
+def decision_of(report: QualityReport, plan: Plan, landing: Landing) -> PublicationDecided:
+    """Return the decision of a check about the rows that it read."""
+    blocks = report.outcome is CheckOutcome.FAILED  # fence: failed-check-blocks
+    return PublicationDecided(
+        sequence=plan.sequence,
+        status=PublicationStatus.BLOCKED if blocks else PublicationStatus.PUBLISHED,
+        topic_id=plan.topic_id,
+        spans=landing.spans(),
+        reason="; ".join(each.expectation for each in report.failed_critical()) or None,
+    )
+
+
+def _is_blocked_after(since: int, decision: PublicationDecided | None) -> bool:
+    """Return whether an effective decision is of a check that blocked the plan after an event."""
+    return (
+        decision is not None
+        and decision.status is PublicationStatus.BLOCKED
+        and (decision.number or 0) > since
+    )
 
 
 def raise_if_failed(report: QualityReport) -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
+from tidemark.core.publication import PublicationStatus
 from tidemark.core.throughput import Forecast
-from tidemark.quality.publication import PublicationStatus
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 """Content type of the text of `openmetrics`."""

@@ -9,9 +9,9 @@ from enum import StrEnum
 from typing import Any
 
 from tidemark.core.plain import plain, record_of
+from tidemark.core.publication import NOT_CHECKED
 from tidemark.quality.check_results import CheckedPlan, CheckResult, Example, Severity
 from tidemark.quality.checks import BUILT_IN_CHECKS, NO_LIMIT, is_measured
-from tidemark.quality.publication import NOT_CHECKED
 from tidemark.report.certificate import Certificate
 from tidemark.report.removed_rows import RemovedRows
 from tidemark.typed.quarantine_record import QuarantinedRecord

@@ -15,12 +15,12 @@ from typing import Any
 
 import jinja2
 
+from tidemark.core.publication import PublicationStatus
 from tidemark.core.texts import counted
 from tidemark.lake.local_files import replace_text, translate_os_errors
 from tidemark.quality.check_results import Severity
 from tidemark.quality.checks import figure_text, observed_text
 from tidemark.quality.html_templates import TEMPLATES, html_environment
-from tidemark.quality.publication import PublicationStatus
 from tidemark.report.owner_report import PipelineReport, RuleOutcome
 
 _WIDTH, _HEIGHT = 1000, 100

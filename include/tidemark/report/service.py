@@ -8,11 +8,11 @@ from datetime import datetime
 
 from tidemark.core.events import EventKind
 from tidemark.core.plan import PlanRef
+from tidemark.core.publication import NOT_CHECKED
 from tidemark.ingest.errors import NothingLanded
 from tidemark.ingest.ledgers import missing_rows, read_checked_ledger
 from tidemark.ingest.protocols import Clock, ControlReader, DataLog
 from tidemark.quality.check_results_table import DeltaCheckResults
-from tidemark.quality.publication import NOT_CHECKED
 from tidemark.quality.publication_service import Publication
 from tidemark.report.certificate import certify
 from tidemark.report.owner_report import PipelineReport
@@ -79,7 +79,7 @@ class Reports:
         )
         plans = {each.plan for each in certificate.plans}
         plans_by_status: dict[str, list[int]] = {}
-        for each in self.publication.plans():
+        for each in self.publication.plans(ledger):
             if each.plan.sequence in plans:
                 decision = None if each.unchecked else each.decision
                 status = str(decision.status) if decision else NOT_CHECKED

@@ -2,7 +2,7 @@
 
 These are open plans, landed offsets that are not decoded, decoded records that are not merged,
 records in quarantine, and plans that a check blocked. The sources are the control table, the
-quarantine, the publication table, and the logs of the typed table and the upsert table.
+quarantine, and the logs of the typed table and the upsert table.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet, difference_by_partition, size_of
 from tidemark.core.parallel import result_or_error
 from tidemark.core.plan import PlanKind, PlanRef
+from tidemark.core.publication import NOT_CHECKED, PublicationStatus
 from tidemark.core.texts import counted, format_duration
 from tidemark.ingest.protocols import ControlReader
 from tidemark.lake.errors import ControlConflict
-from tidemark.quality.publication import NOT_CHECKED, PublicationStatus
 from tidemark.report.errors import (
     PlansBlocked,
     PlanStuck,
@@ -318,23 +318,19 @@ class UnfinishedWorkReader:
     Attributes:
         spec: The pipeline.
         control: The control table.
-        statuses: Returns the publication status of each checked plan.
         quarantined: Returns the number of open records in the quarantine, given the typed plans
             that have not landed.
         hidden: Returns the landed offsets that are not decoded.
         check_typed: Raises the error with which the next decode would be refused.
-        decided_at: Returns the time of the decision that published a plan; None without one.
         next_merge: Returns the next merge into the upsert table; None if no merge is due.
     """
 
     spec: PipelineSpec
     control: ControlReader
-    statuses: Callable[[], Mapping[int, PublicationStatus]]
     quarantined: Callable[[Collection[int]], int]
     hidden: Callable[[], HiddenOffsets] = HiddenOffsets
     check_typed: Callable[[], None] = lambda: None
     next_merge: Callable[[], MergePlan | None] = lambda: None
-    decided_at: Callable[[int], datetime | None] = lambda _: None
 
     def read(self, ledger: Ledger) -> UnfinishedWork:
         """Return the unfinished work.
@@ -346,7 +342,7 @@ class UnfinishedWorkReader:
             ControlConflict: The pipeline has changed since its ledger was read.
         """
         open_plans = self._open_plans(ledger)
-        statuses = self.statuses()
+        statuses = self.control.publication_statuses(ledger.pipeline)
         newest = ledger.last_landed_sequence
         decided = Counter(statuses.values())
         work = UnfinishedWork(
@@ -442,8 +438,13 @@ class UnfinishedWorkReader:
         first = spans.spans[0].start
         plans = self._plans_at(ledger, partition, first)
         undone_at = self.control.recorded_at(typed.pipeline, EventKind.UNDONE).values()
-        times = [at for plan in plans for at in (landed_at.get(plan), self.decided_at(plan)) if at]
+        times = [at for plan in plans for at in (landed_at.get(plan), self._decided_at(plan)) if at]
         return max([*times, *undone_at]) if times else None
+
+    def _decided_at(self, plan: int) -> datetime | None:
+        """Return the time of the effective decision about a plan; None without one."""
+        record = self.control.plan_record(self.spec.name, plan)
+        return record.decision.decided_at if record and record.decision else None
 
     def _plans_at(self, ledger: Ledger, partition: int, offset: int) -> Collection[int]:
         """Return the plans that hold an offset of the current incarnation now: one, or none."""

@@ -132,11 +132,6 @@ class Layout:
         return f"{self.lakehouse}/quality/results"
 
     @property
-    def publication_table(self) -> str:
-        """Delta table of publication decisions."""
-        return f"{self.lakehouse}/quality/publication"
-
-    @property
     def data_docs(self) -> Path:
         """Pages of Great Expectations, a folder for each pipeline."""
         return self.home / "data_docs"

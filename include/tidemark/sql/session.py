@@ -24,9 +24,9 @@ from tidemark.core.visible_text import visible
 from tidemark.lake.delta_dataset import DeltaDataset
 from tidemark.lake.delta_errors import translate_delta_errors
 from tidemark.lake.errors import ForeignTable
+from tidemark.lake.published_view import published_rows
 from tidemark.lake.table_io import open_if_exists
 from tidemark.lake.unreadable_files import translate_read_errors
-from tidemark.quality.publication_table import published_rows
 from tidemark.sql.errors import InvalidQuery, UnknownTable
 from tidemark.sql.tables import Catalog, LakeTable, TableName, quoted
 
@@ -169,14 +169,13 @@ class SqlSession:
     def _published(self, table: LakeTable) -> str | None:
         """Return the query of a published view; None if one of its tables does not exist."""
         data = self._catalog.data_table_of(table)
-        publication = self._catalog.publication
-        if not (self._open(data) and self._open(publication)):
+        control = self._catalog.control
+        if not (self._open(data) and self._open(control)):
             return None
         return published_rows(
             table.published or "",
-            table.location,
             rows=quoted(data.name.dotted),
-            publication=quoted(publication.name.dotted),
+            control=quoted(control.name.dotted),
         )
 
     def _create_views(self, table: LakeTable, source: str) -> None:
@@ -185,10 +184,10 @@ class SqlSession:
         try:
             self._connection.execute(f"CREATE VIEW {schema}.{name} AS {source}")
         except duckdb.BinderException as failed:
-            # A published view compares columns of the bronze table with those of the publication.
+            # A published view compares columns of the bronze table with those of the control table.
             is_bronze = '"landed"' in str(failed)
-            kind = "bronze" if is_bronze else "publication"
-            target = table.location if is_bronze else self._catalog.publication.location
+            kind = "bronze" if is_bronze else "control"
+            target = table.location if is_bronze else self._catalog.control.location
             difference = f"it lacks a column of a {kind} table"
             raise ForeignTable(target=target, difference=difference) from None
         if table.name.schema and self._catalog.has_short_name(table):

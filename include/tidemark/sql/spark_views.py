@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidemark.lake.published_view import Engine, published_view
 from tidemark.lake.table_io import open_if_exists
-from tidemark.quality.publication_table import Engine, published_view
 from tidemark.sql.tables import Catalog
 
 if TYPE_CHECKING:
@@ -19,15 +19,15 @@ def create_views(session: SparkSession, catalog: Catalog) -> list[str]:
     query of a view reads the newest version of the table.
     """
     names = []
-    publication_exists = open_if_exists(catalog.publication.location) is not None
+    has_decisions = open_if_exists(catalog.control.location) is not None
     for table in catalog.tables:
         if open_if_exists(table.location) is None:
             continue
         if table.published is None:
             query = f"SELECT * FROM delta.{_quoted(table.location)}"
-        elif publication_exists:
+        elif has_decisions:
             query = published_view(
-                table.published, table.location, catalog.publication.location, Engine.SPARK
+                table.published, table.location, catalog.control.location, Engine.SPARK
             )
         else:
             continue

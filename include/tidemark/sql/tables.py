@@ -75,11 +75,11 @@ class Catalog:
 
     Attributes:
         tables: All tables and published views, by name.
-        publication: The publication table.
+        control: The control table, which has the decisions of published views.
     """
 
     tables: Sequence[LakeTable]
-    publication: LakeTable
+    control: LakeTable
 
     @cached_property
     def _tables_by_short_name(self) -> Counter[str]:
@@ -130,7 +130,6 @@ def catalog(layout: Layout, pipelines: Iterable[PipelineSpec]) -> Catalog:
         layout.status_history,
         layout.schema_table,
         layout.quality_results,
-        layout.publication_table,
     ]
     found: dict[TableName, LakeTable] = {}
     for location in own:
@@ -144,8 +143,8 @@ def catalog(layout: Layout, pipelines: Iterable[PipelineSpec]) -> Catalog:
         view = LakeTable(name=name, location=layout.data_table(spec.target), published=spec.name)
         # A pipeline's table may have the name of another pipeline's view.
         found.setdefault(name, view)
-    publication = found[_name_of(layout.publication_table, layout)]
-    return Catalog(tables=[found[name] for name in sorted(found)], publication=publication)
+    control = found[_name_of(layout.control_table, layout)]
+    return Catalog(tables=[found[name] for name in sorted(found)], control=control)
 
 
 def _name_of(location: str, layout: Layout) -> TableName:

@@ -68,11 +68,13 @@ class HiddenOffsets:
     Attributes:
         unchecked: Offsets without a decision.
         undecided: The unchecked offsets of plans without any decision.
+        recovered: Those of them that a repair has recorded, after the decisions may have been lost.
         refused: Offsets of blocked and rejected plans.
     """
 
     unchecked: _ByTopicId = field(default_factory=dict)
     undecided: _ByTopicId = field(default_factory=dict)
+    recovered: _ByTopicId = field(default_factory=dict)
     refused: _ByTopicId = field(default_factory=dict)
 
     def published(self, ledger: Ledger, topic_id: str) -> Mapping[int, SpanSet]:
@@ -141,7 +143,8 @@ class _Bronze(NamedTuple):
         """Return the decoded offsets to remove.
 
         Offsets of a plan without any decision stay, because no check and no operator refused them.
-        Their decision is lost, or they were decoded under `publish: always`.
+        They were decoded under `publish: always`, or their decision was lost with the control
+        table. A rebuild of that table records all offsets as if they had landed again.
 
         Args:
             typed: The ledger of the typed table.
@@ -151,9 +154,18 @@ class _Bronze(NamedTuple):
             topic_ids_of(typed),
             lambda each: difference_by_partition(
                 difference_by_partition(typed.landed_of(each), self.published(each)),
-                # fence: lost-decisions-remove-no-rows
-                difference_by_partition(self.hidden.undecided.get(each, {}), stale.get(each, {})),
+                self._not_refused(each, stale.get(each, {})),
             ),
+        )
+
+    def _not_refused(self, topic_id: str, stale: Mapping[int, SpanSet]) -> Mapping[int, SpanSet]:
+        """Return the offsets whose decoded rows stay without a decision; see `surplus_in`."""
+        undecided = self.hidden.undecided.get(topic_id, {})
+        return union_by_partition(
+            [
+                difference_by_partition(undecided, stale),  # fence: unrefused-rows-stay
+                self.hidden.recovered.get(topic_id, {}),  # fence: lost-decisions-remove-no-rows
+            ]
         )
 
 
