@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from tests.model.actors import Answer, Call, Done, Port, Script, resume_over
@@ -330,15 +331,23 @@ class Derived:
                 self._limit_deletions()
 
     def _limit_deletions(self) -> None:
-        """Remove deleted rows that were decoded after the copy was made."""
-        positions = [c.note for c in self.table.commits if isinstance(c.note, Position)]
+        """Let the rows count as deleted that the log of a copy has deleted and its rows lack."""
+        commits = self.table.commits
+        positions = [each.note for each in commits if isinstance(each.note, Position)]
         view = view_of(positions[-1].history if positions else ())
         policy = positions[-1].policy if positions else Policy.CHECKED
         pending = positions[-1].pending if positions else frozenset()
+        gone = [
+            row.place
+            for before, commit in pairwise(commits)
+            if commit.change is Change.DELETE
+            for row in before.rows - commit.rows
+        ]
+        present = {row.place for row in self.table.rows}
         self.world.deleted = frozenset(
             place
-            for place in self.world.deleted & view.allowed(policy)
-            if place.plan not in pending
+            for place in view.allowed(policy).intersection(gone)
+            if place.plan not in pending and place not in present
         )
 
     def clean_log(self) -> None:
