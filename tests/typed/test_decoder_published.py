@@ -136,6 +136,7 @@ def test_rows_of_unchecked_plans_stay_when_a_decoder_begins_to_follow_decisions(
     lake.run()
     lake.hidden = lambda: lake.bronze.publication.hidden()
     assert lake.run() == []
+    assert offsets(lake) == list(range(9))
     lake.bronze.land_again((0, 2, 5))
     lake.run()
     assert 2 not in offsets(lake)
