@@ -161,12 +161,9 @@ class CheckResult:
         if not columns or self.column not in (None, *columns):
             return self
         examples = tuple(replace(each, value=MASKED) for each in self.examples)
-        # Rules on rows and built-in checks observe counts; a built-in check may add a key.
-        observed = self.observed
-        if self.column is not None and self.unexpected_count is None:
-            observed = MASKED
-        elif isinstance(observed, str) and "(key " in observed:
-            observed = observed.partition(" (key ")[0]
+        # Rules on rows and built-in checks observe counts.
+        is_value = self.column is not None and self.unexpected_count is None
+        observed = MASKED if is_value else self.observed
         value = None if observed == MASKED else self.value
         return replace(self, observed=observed, value=value, examples=examples)
 
