@@ -142,7 +142,7 @@ def test_records_of_transactions_deletion_and_quarantine_are_shown_with_their_re
         == ExitCode.OK
     )
     (undone,) = tidemark(*ask, "--offset", "0", "--count", "1", "--json").json["records"]
-    assert (undone["rows"], undone["absence"]["state"]) == ([], "unread")
+    assert (undone["rows"], undone["absence"]["state"]) == ([], "lost")
 
 
 def test_a_record_that_compaction_removed_before_the_landing_is_a_gap(

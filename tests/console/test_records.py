@@ -224,7 +224,7 @@ def test_each_offset_has_the_state_of_its_record_or_the_reason_of_its_absence(
         "3 Kafka: record table: plan 2 typed: quarantined malformed, value",
     ]
     reason = "The offset is unread again. cli:ada:1 undid plan 3: wrong values"
-    assert undone == f"4 Kafka: record table: undone, plan 3 {reason}"
+    assert undone == f"4 Kafka: record table: unread, plan 3 {reason}"
     assert offsets_of(client.get(address.format(1, 0)).text)[:2] == [
         "0 Kafka: deleted table: lost Kafka deleted the offset before a plan read it. The loss is "
         "not accepted.",
