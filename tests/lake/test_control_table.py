@@ -1068,7 +1068,7 @@ def test_spark_polars_duckdb_and_delta_rs_read_the_same(
     def ordered(rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
         return sorted(plain(rows), key=repr)
 
-    assert len(by_delta_rs) == 42
+    assert len(by_delta_rs) == 44
     assert ordered(by_delta_rs) == ordered(by_polars)
     assert ordered(by_delta_rs) == ordered(by_spark)
     assert ordered(by_delta_rs) == ordered(by_duckdb)
