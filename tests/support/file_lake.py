@@ -24,7 +24,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.support.memory import MemoryKafka
-from tests.support.plans import make_spec, wanted
+from tests.support.plans import bronze_row, make_spec, wanted
 from tests.support.services import NOW, DeltaServices
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.errors import TableBehindLedger
@@ -58,19 +58,7 @@ class FileSink:
         for planned in plan.ranges:
             spans = {planned.partition: SpanSet.of([planned.span])}
             rows = [
-                {
-                    "key": record.key,
-                    "value": record.value,
-                    "headers": [{"key": k, "value": v} for k, v in record.headers or ()],
-                    "topic": plan.topic,
-                    "partition": record.partition,
-                    "offset": record.offset,
-                    "timestamp": record.timestamp_ms * 1000,
-                    "timestamp_type": int(record.timestamp_type),
-                    "topic_id": plan.topic_id,
-                    "plan_sequence": plan.sequence,
-                    "ingested_at": NOW,
-                }
+                bronze_row(plan, record, NOW)
                 for record in self.kafka.read(plan.topic, plan.isolation_level, spans)
             ]
             file = self.uri / name / f"part-00000-{uuid4()}-c000.snappy.parquet"

@@ -224,3 +224,20 @@ def make_pipeline_with_concurrent_run() -> MemoryPipeline:
     pipeline.table = table = _TableWithConcurrentRun(kafka=pipeline.kafka)
     table.other = replace(pipeline)
     return pipeline
+
+
+def bronze_row(plan: Plan, record: LogRecord, now: datetime) -> dict[str, object]:
+    """Return the row of a bronze table for a record of a plan."""
+    return {
+        "key": record.key,
+        "value": record.value,
+        "headers": [{"key": key, "value": value} for key, value in record.headers or ()],
+        "topic": plan.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms * 1000,
+        "timestamp_type": int(record.timestamp_type),
+        "topic_id": plan.topic_id,
+        "plan_sequence": plan.sequence,
+        "ingested_at": now,
+    }

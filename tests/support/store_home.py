@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tests.support.memory import MemoryKafka
+from tests.support.plans import bronze_row
 from tests.support.request_counts import RequestCounter
 from tests.support.stores import Store
 from tidemark import cli
@@ -268,7 +269,7 @@ class _StandIns:
             with counted():
                 for partition, spans in wanted:
                     rows = [
-                        _bronze_row(plan, record, now)
+                        bronze_row(plan, record, now)
                         for record in sink._log_reader.read(
                             plan.topic, plan.isolation_level, {partition: spans}
                         )
@@ -324,22 +325,6 @@ class _StandIns:
 
         self.land, self.bronze_rows, self.decoded = land, bronze_rows, decoded
         self.write_typed, self.merge = write_typed, merge
-
-
-def _bronze_row(plan: Plan, record: LogRecord, now: datetime) -> dict[str, object]:
-    return {
-        "key": record.key,
-        "value": record.value,
-        "headers": [{"key": key, "value": value} for key, value in record.headers or ()],
-        "topic": plan.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp_ms * 1000,
-        "timestamp_type": int(record.timestamp_type),
-        "topic_id": plan.topic_id,
-        "plan_sequence": plan.sequence,
-        "ingested_at": now,
-    }
 
 
 def _write(table: str, name: str, rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> None:

@@ -69,6 +69,15 @@ def restore_typed(lake: TypedLake, version: int) -> None:
     DeltaTable(lake.typed_uri).restore(version)
 
 
+def decode_plan(lake: TypedLake, records: int) -> Plan:
+    """Land records, and plan their decode. Some offsets cannot be decoded."""
+    lake.bronze.run(records)
+    lake.broken = {1, 5, 9}
+    plan = lake.decoding.plan().plan
+    assert plan is not None
+    return plan
+
+
 def replay_plan(lake: TypedLake) -> Plan:
     """Plan a replay of the quarantined record, which can be decoded now."""
     lake.broken = ()
@@ -222,14 +231,7 @@ def test_a_rewind_withdraws_an_open_plan_from_the_quarantine(
     lake: TypedLake, monkeypatch: pytest.MonkeyPatch, is_replay: bool
 ) -> None:
     """Its driver was killed between its two commits. Otherwise the status would count wrongly."""
-    if is_replay:
-        plan = replay_plan(lake)
-    else:
-        lake.bronze.run(3)
-        lake.broken = {1, 5, 9}
-        found = lake.decoding.plan().plan
-        assert found is not None
-        plan = found
+    plan = replay_plan(lake) if is_replay else decode_plan(lake, 3)
     after(monkeypatch, DeltaQuarantine, "append", kill)
     with pytest.raises(Killed):
         lake.ingest.execute(plan.sequence)
@@ -248,10 +250,7 @@ def test_i1_a_restore_of_the_quarantine_during_a_landing_doubles_no_record(
     """The fix of the error restores the record; it must not be decoded again."""
     uri = lake.quarantine_uri
     version = DeltaTable(uri).version()
-    lake.bronze.run(4)
-    lake.broken = {1, 5, 9}
-    plan = lake.decoding.plan().plan
-    assert plan is not None
+    plan = decode_plan(lake, 4)
     after(monkeypatch, DeltaQuarantine, "check_same", lambda: DeltaTable(uri).restore(version))
     with pytest.raises(QuarantineRestored) as refused:
         lake.ingest.execute(plan.sequence)
@@ -267,14 +266,7 @@ def test_a_rewind_repairs_a_restored_quarantine_if_the_typed_table_is_restored_t
 ) -> None:
     """The driver was killed before it recorded the plan. Files of the complete version are gone."""
     before = [DeltaTable(uri).version() for uri in (lake.quarantine_uri, lake.typed_uri)]
-    if is_replay:
-        plan = replay_plan(lake)
-    else:
-        lake.bronze.run(4)
-        lake.broken = {1, 5, 9}
-        found = lake.decoding.plan().plan
-        assert found is not None
-        plan = found
+    plan = replay_plan(lake) if is_replay else decode_plan(lake, 4)
     after(monkeypatch, TypedTablePair, "append", kill)
     with pytest.raises(Killed):
         lake.ingest.execute(plan.sequence)
