@@ -41,15 +41,14 @@ class PlanDetails:
     @property
     def decision(self) -> PublicationDecided | None:
         """The effective publication decision; None unless it covers all rows of the plan."""
-        record = self.entry.record
-        return record.decision if self.has_checks and not record.unchecked else None
+        return self.entry.record.whole_decision if self.has_checks else None
 
     @property
     def publication(self) -> str | None:
         """The publication status; None without checks or rows."""
         if not (self.has_checks and self.has_rows):
             return None
-        return str(self.decision.status) if self.decision else NOT_CHECKED
+        return self.entry.record.publication_status
 
     @property
     def results(self) -> Sequence[CheckResult]:
@@ -109,12 +108,7 @@ def publication_statuses(pipeline: Pipeline, entries: Sequence[PlanEntry]) -> Ma
     if not pipeline.spec.reads_kafka:
         return {}
     records = [each.record for each in entries if each.record.has_rows]
-    return {
-        record.plan.sequence: str(record.decision.status)
-        if record.decision and not record.unchecked
-        else NOT_CHECKED
-        for record in records
-    }
+    return {record.plan.sequence: record.publication_status for record in records}
 
 
 def _effect(result: CheckResult) -> int:

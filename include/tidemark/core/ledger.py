@@ -27,6 +27,7 @@ from tidemark.core.ledger_summary import ChainHead, SettledTotals
 from tidemark.core.offsets import SpanSet, difference_by_partition, union_by_partition
 from tidemark.core.origins import PlanOrigin
 from tidemark.core.plan import Plan, PlanKind
+from tidemark.core.publication import NOT_CHECKED
 from tidemark.core.watermarks import Position, furthest_positions
 
 
@@ -72,6 +73,16 @@ class PlanRecord:
         """Landed offsets without a decision, for example offsets that a RESTORE brought back."""
         held = self.held_now.spans() if self.held_now else {}
         return difference_by_partition(held, self.decision.spans if self.decision else {})
+
+    @property
+    def whole_decision(self) -> PublicationDecided | None:
+        """The effective publication decision; None unless it covers all rows of the plan."""
+        return None if self.unchecked else self.decision
+
+    @property
+    def publication_status(self) -> str:
+        """The status that `whole_decision` decided, or `NOT_CHECKED`."""
+        return str(self.whole_decision.status) if self.whole_decision else NOT_CHECKED
 
     @property
     def has_rows(self) -> bool:

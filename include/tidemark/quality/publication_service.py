@@ -106,7 +106,9 @@ class Publication:
             ledger: The full ledger of the pipeline; None to read it.
         """
         ledger = ledger or self.ports.control.ledger(self.pipeline)
-        return self._with_rows(ledger, ledger.plans.values())
+        replaced = self._replaced_unrecorded(ledger)
+        records = ledger.plans.values()
+        return [_publication_of(record, replaced) for record in records if record.has_rows]
 
     def unchecked(self) -> list[int]:
         """Return the plans with landed offsets that need a check, oldest first.
@@ -118,10 +120,9 @@ class Publication:
         landed = self.ports.control.recorded_at(self.pipeline, EventKind.LANDED)
         decided = self.ports.control.publication_statuses(self.pipeline)
         ledger = self.ports.control.summary(self.pipeline)
-        found = self._current(ledger, set(landed).difference(decided))
         return [
             each.plan.sequence
-            for each in found
+            for each in self._current(ledger, set(landed).difference(decided))
             if each.unchecked and not (each.decision and each.decision.decided_by)
         ]
 
@@ -140,10 +141,11 @@ class Publication:
             unchecked.append((each.plan.topic_id, each.unchecked))
             if each.decision is None:
                 undecided.append((each.plan.topic_id, each.unchecked))
-                if each.record.is_recovered:
+                if each.is_recovered:
                     recovered.append((each.plan.topic_id, each.unchecked))
             elif not each.decision.status.is_visible:
-                decided = intersection_by_partition(each.landing.spans(), each.decision.spans)
+                landed_now = _current_landing(each).spans()
+                decided = intersection_by_partition(landed_now, each.decision.spans)
                 rows = difference_by_partition(decided, replaced.get(each.plan.topic_id, {}))
                 refused.append((each.plan.topic_id, rows))
         # fence: unrecorded-replacement-is-unchecked
@@ -170,7 +172,7 @@ class Publication:
             if self.ports.table.find_landing(plan)
         )
 
-    def _current(self, ledger: Ledger, sequences: Collection[int]) -> list[PlanPublication]:
+    def _current(self, ledger: Ledger, sequences: Collection[int]) -> list[PlanRecord]:
         """Return the given plans that have rows in the data table, oldest first.
 
         May return other plans too: all plans if that is faster. In a later epoch, a RESTORE may
@@ -178,14 +180,11 @@ class Publication:
         """
         is_restored = ledger.epoch > 0
         if is_restored or len(sequences) > _FEW_PLANS:
-            return self.plans()
-        plans = [PlanRef(pipeline=self.pipeline, sequence=each) for each in sorted(sequences)]
-        return self._with_rows(ledger, self.ports.control.plan_records(plans).values())
-
-    def _with_rows(self, ledger: Ledger, records: Iterable[PlanRecord]) -> list[PlanPublication]:
-        """Return those plans that have ranges in the data table."""
-        replaced = self._replaced_unrecorded(ledger)
-        return [_publication_of(record, replaced) for record in records if record.has_rows]
+            records = self.ports.control.ledger(self.pipeline).plans.values()
+        else:
+            plans = [PlanRef(pipeline=self.pipeline, sequence=each) for each in sorted(sequences)]
+            records = self.ports.control.plan_records(plans).values()
+        return [record for record in records if record.has_rows]
 
     def of(self, sequence: int) -> PlanPublication:
         """Return one landed plan with its effective decision."""
@@ -212,8 +211,10 @@ class Publication:
             NotBlocked: The published view already shows all rows of the plan.
             HistoriesDiverge, ControlConflict: See `read_checked_ledger` and `retry_on_conflict`.
         """
-        return self._decide(
-            sequence, PublicationStatus.RELEASED, requested_by, reason, dry_run=dry_run
+        return retry_on_conflict(
+            lambda: self._decide(
+                sequence, PublicationStatus.RELEASED, requested_by, reason, dry_run=dry_run
+            )
         )
 
     def reject(
@@ -223,8 +224,10 @@ class Publication:
 
         Arguments and errors are those of `release`, without `NotBlocked`.
         """
-        return self._decide(
-            sequence, PublicationStatus.REJECTED, requested_by, reason, dry_run=dry_run
+        return retry_on_conflict(
+            lambda: self._decide(
+                sequence, PublicationStatus.REJECTED, requested_by, reason, dry_run=dry_run
+            )
         )
 
     def _decide(
@@ -236,29 +239,15 @@ class Publication:
         *,
         dry_run: bool,
     ) -> PlanPublication:
-        return retry_on_conflict(
-            lambda: self._attempt(sequence, status, requested_by, reason, dry_run=dry_run)
-        )
-
-    def _attempt(
-        self,
-        sequence: int,
-        status: PublicationStatus,
-        requested_by: str,
-        reason: str,
-        *,
-        dry_run: bool,
-    ) -> PlanPublication:
         control = self.ports.control
         ledger = read_checked_ledger(control, self.pipeline, self.ports.table)
         record = recorded_plan(control, self.pipeline, sequence)
-        landing = _current_landing(record)
         current = _publication_of(record, self._replaced_unrecorded(ledger))
         decided = PublicationDecided(
             sequence=sequence,
             status=status,
             topic_id=record.plan.topic_id,
-            spans=landing.spans(),
+            spans=current.landing.spans(),
             decided_by=requested_by,
             reason=reason,
             decided_at=self.ports.now(),

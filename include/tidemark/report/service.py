@@ -8,7 +8,6 @@ from datetime import datetime
 
 from tidemark.core.events import EventKind
 from tidemark.core.plan import PlanRef
-from tidemark.core.publication import NOT_CHECKED
 from tidemark.ingest.errors import NothingLanded
 from tidemark.ingest.ledgers import missing_rows, read_checked_ledger
 from tidemark.ingest.protocols import Clock, ControlReader, DataLog
@@ -81,8 +80,7 @@ class Reports:
         plans_by_status: dict[str, list[int]] = {}
         for each in self.publication.plans(ledger):
             if each.plan.sequence in plans:
-                decision = None if each.unchecked else each.decision
-                status = str(decision.status) if decision else NOT_CHECKED
+                status = each.record.publication_status
                 plans_by_status.setdefault(status, []).append(each.plan.sequence)
         return PipelineReport(
             created_at=self.now(),
