@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from bench.context import Context, write_spec
 from bench.history import about, write_history
 from bench.kafka import fill_partitions, make_topic
-from tidemark.lake.status_table import write_status
+from tidemark.delta.status_table import write_status
 
 PARTITIONS = 50
 PLANS = 50

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.frame import Benchmark, Progress
-from tidemark.app import App
-from tidemark.connections import LOCAL_CONNECTION, connection_variable, kafka_connection
-from tidemark.dev.broker import home_broker
+from tidemark.app.app import App
+from tidemark.app.connections import LOCAL_CONNECTION, connection_variable, kafka_connection
+from tidemark.local.broker import home_broker
 
 PROJECT = Path(__file__).resolve().parents[1]
 HOME = PROJECT / ".tidemark" / "bench"

@@ -10,7 +10,8 @@ import pyarrow as pa
 from arro3.core import DataType, Field, Schema
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.app.pipeline import utc_now
 from tidemark.core import plan_rules
 from tidemark.core.accounting import Landing
 from tidemark.core.event_rows import Row, encode
@@ -20,12 +21,11 @@ from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.publication import PublicationStatus
 from tidemark.core.watermarks import TopicWatermarks
-from tidemark.lake.compaction import Compaction
-from tidemark.lake.control_table import COLUMNS as CONTROL_COLUMNS
-from tidemark.lake.control_table import COMPACT_EVERY
-from tidemark.lake.shared_tables import append_shared
-from tidemark.lake.table_io import TIMESTAMP, arrow_table
-from tidemark.pipeline import utc_now
+from tidemark.delta.compaction import Compaction
+from tidemark.delta.control_table import COLUMNS as CONTROL_COLUMNS
+from tidemark.delta.control_table import COMPACT_EVERY
+from tidemark.delta.shared_tables import append_shared
+from tidemark.delta.table_io import TIMESTAMP, arrow_table
 from tidemark.quality.check_results_table import SCHEMA as RESULTS
 
 UNCOMPACTED = 10

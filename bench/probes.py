@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.clock import run_process, timed
 from bench.context import PROJECT
 from bench.frame import Metrics
-from tidemark.app import App
+from tidemark.app.app import App
 
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 

@@ -39,7 +39,7 @@ class LandPipeline:
 
     def land(self) -> dict[str, float]:
         """Plan and execute, in the session of this process."""
-        from tidemark.app import App
+        from tidemark.app.app import App
 
         app = App.from_environment(self.environ)
         with timed(_own_cpu) as watch:
@@ -118,7 +118,7 @@ class DecodePipeline:
 
     def land(self) -> dict[str, float]:
         """Land and decode, in the session of this process."""
-        from tidemark.app import App
+        from tidemark.app.app import App
 
         app = App.from_environment(self.landing.environ)
         with timed(_own_cpu) as watch:

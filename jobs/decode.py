@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from tidemark.run import JOBS, main
+from tidemark.app.run import JOBS, main
 
 if __name__ == "__main__":
     sys.exit(main(JOBS["decode"], __doc__))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from tidemark.run import JOBS, main
+from tidemark.app.run import JOBS, main
 
 if __name__ == "__main__":
     sys.exit(main(JOBS["replay_preview"], __doc__))

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from tests.support import PROJECT as PROJECT
 from tests.support.parts import Parts
 from tests.support.registry import Registry, RegistryServer
-from tidemark.dev.broker import BrokerStatus
+from tidemark.local.broker import BrokerStatus
 from tidemark.spark.engine import Server
 from tidemark.spark.settings import SHORT_RUN_OPTIONS
 from tidemark.spec.layout import Layout

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.support.lake import Lake
-    from tidemark.dev.broker import BrokerStatus
+    from tidemark.local.broker import BrokerStatus
 
 
 @pytest.fixture(scope="session")

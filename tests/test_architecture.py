@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.conftest import PROJECT, TopicFactory
-from tidemark.dev.broker import BrokerStatus
-from tidemark.dev.producer import produce
+from tidemark.local.broker import BrokerStatus
+from tidemark.local.producer import produce
 
 SOURCES = PROJECT / "include" / "tidemark"
 HEAVY = {"pyspark", "py4j", "great_expectations", "airflow", "delta"}
@@ -80,7 +80,7 @@ def test_only_decisions_of_an_operator_accept_a_loss() -> None:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "LossAccepted"
     }
-    assert creators == {"repair/decisions.py", "typed/decoder.py"}
+    assert creators == {"bronze/repair/decisions.py", "silver/typed/decoder.py"}
 
 
 def test_core_uses_the_standard_library_alone() -> None:
@@ -96,29 +96,29 @@ def test_core_uses_the_standard_library_alone() -> None:
 
 LIBRARIES = {
     "airflow": ["airflow/*"],
-    "confluent_kafka": ["kafka/*", "dev/*", "typed/registry*"],
+    "confluent_kafka": ["kafka/*", "local/*", "silver/typed/registry*"],
     "deltalake": [
-        "lake/*",
-        "typed/*table.py",
-        "typed/columns.py",
-        "typed/quarantine.py",
-        "typed/spark*.py",
-        "typed/unnamed.py",
-        "upsert/table.py",
+        "delta/*",
+        "silver/typed/*table.py",
+        "silver/typed/columns.py",
+        "silver/typed/quarantine.py",
+        "silver/typed/spark*.py",
+        "silver/typed/unnamed.py",
+        "silver/upsert/table.py",
         "quality/*",
     ],
-    "duckdb": ["sql/session.py", "typed/unnamed.py"],
+    "duckdb": ["sql/session.py", "silver/typed/unnamed.py"],
     "great_expectations": ["quality/gx/*"],
-    "httpx2": ["airflow/alarms.py", "dev/airflow_api.py", "typed/registry.py"],
+    "httpx2": ["airflow/alarms.py", "local/airflow_api.py", "silver/typed/registry.py"],
     "openlineage": ["airflow/lineage/*"],
     "psutil": ["spark/*"],
     "pyspark": [
         "spark/*",
         "*/spark*.py",
-        "typed/formats/*",
+        "silver/typed/formats/*",
         "quality/*",
-        "run.py",
-        "steps.py",
+        "app/run.py",
+        "app/steps.py",
     ],
 }
 """The modules that may import each library."""
@@ -133,7 +133,7 @@ def test_a_library_is_imported_in_its_folders_only(library: str) -> None:
     assert elsewhere == []
 
 
-SERVICES = ["backfill", "core", "ingest", "maintenance", "repair", "report", "typed", "upsert"]
+SERVICES = ["bronze", "core", "ops", "silver"]
 
 
 @pytest.mark.parametrize("folder", SERVICES)
@@ -167,20 +167,20 @@ def test_i6_only_the_export_command_writes_offsets_to_kafka() -> None:
 
     package = "include/tidemark"
     assert files_with("alter_consumer_group_offsets") == {f"{package}/kafka/groups.py"}
-    assert files_with("groups.commit(") == {f"{package}/repair/exports.py"}
+    assert files_with("groups.commit(") == {f"{package}/bronze/repair/exports.py"}
     assert files_with("repair.exports") == {
-        f"{package}/pipeline.py",
-        f"{package}/dev/failpoints.py",
+        f"{package}/app/pipeline.py",
+        f"{package}/local/failpoints.py",
     }
     assert files_with(".export_offsets(") == {f"{package}/cli/offsets.py"}
     # Runs get no port that can write offsets.
     assert files_with("GroupOffsets") == {
         f"{package}/{file}"
         for file in (
-            "dev/failpoints.py",
+            "local/failpoints.py",
             "kafka/groups.py",
-            "pipeline.py",
-            "repair/exports.py",
+            "app/pipeline.py",
+            "bronze/repair/exports.py",
         )
     }
 
@@ -188,7 +188,7 @@ def test_i6_only_the_export_command_writes_offsets_to_kafka() -> None:
 WRITES = {
     "include/tidemark/kafka/groups.py": {"alter_consumer_group_offsets"},
     "include/tidemark/kafka/topics.py": {"create_topics"},
-    "include/tidemark/dev/producer.py": {"Producer", "create_topics"},
+    "include/tidemark/local/producer.py": {"Producer", "create_topics"},
 }
 """Calls of confluent-kafka that change a cluster, by module."""
 
@@ -217,14 +217,14 @@ def test_i6_only_known_modules_change_a_cluster() -> None:
 
 def test_reading_specs_in_a_dag_file_loads_no_heavy_library() -> None:
     """Airflow parses DAG files every few seconds."""
-    loaded = run("from tidemark.app import App\nApp.from_environment().specs")
+    loaded = run("from tidemark.app.app import App\nApp.from_environment().specs")
     assert HEAVY.isdisjoint(loaded)
     assert {"confluent_kafka", "deltalake", "pyarrow", "pandas"}.isdisjoint(loaded)
 
 
 PLANNER = """
 import sys
-from tidemark.app import App
+from tidemark.app.app import App
 app = App.from_environment(dict(item.split("=", 1) for item in sys.argv[1:]))
 planner = app.pipeline("architecture").planner
 first = planner.plan("test:1")

@@ -21,13 +21,13 @@ from jsonschema.validators import validator_for
 from tests.conftest import PROJECT
 from tests.support.registry import API, VERSION, running_registry
 from tests.support.waiting import wait_until
-from tidemark.app import App
+from tidemark.app.app import App
 from tidemark.core.errors import SetupError
-from tidemark.dev.broker import Broker, BrokerConfig, BrokerStatus, Listener
+from tidemark.local.broker import Broker, BrokerConfig, BrokerStatus, Listener
+from tidemark.silver.typed.registry import ConfluentRegistry
 from tidemark.spark.engine import Server
 from tidemark.spark.sockets import free_ports, is_listening
 from tidemark.spec.layout import Layout
-from tidemark.typed.registry import ConfluentRegistry
 
 SECRETS = ("PASSWORD", "SECRET", "FERNET", "TOKEN")
 

@@ -39,7 +39,7 @@ from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.plan_rules import ComparedTopic, check_readable, live_ranges
 from tidemark.core.publication import PublicationStatus
-from tidemark.dev.failpoints import FailPoint
+from tidemark.local.failpoints import FailPoint
 
 OPERATOR: dict[str, Any] = {"requested_by": "test", "reason": "a test"}
 TOPIC: dict[str, Any] = {"topic": "events", "topic_id": "id-1"}

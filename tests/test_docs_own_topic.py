@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from tests.conftest import PROJECT
 from tests.support.commands import Command
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import BrokerStatus
+from tidemark.local.broker import BrokerStatus
 
 PAGE = PROJECT / "docs" / "how-to" / "own-topic.md"
 _FIRST_HEADING = "\n### Without a cluster\n"

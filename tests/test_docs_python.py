@@ -10,8 +10,8 @@ import pytest
 
 from tests.conftest import PROJECT, TopicFactory
 from tests.support.transactions import Record, produce_records
-from tidemark.connections import connection_variable, kafka_connection
-from tidemark.dev.broker import BrokerStatus
+from tidemark.app.connections import connection_variable, kafka_connection
+from tidemark.local.broker import BrokerStatus
 from tidemark.spark.engine import Server
 from tidemark.spec.layout import Layout
 

@@ -16,8 +16,8 @@ import pytest
 
 from tests.conftest import PROJECT
 from tests.support.waiting import wait_until
+from tidemark.silver.typed.registry import ConfluentRegistry
 from tidemark.spark.sockets import free_ports
-from tidemark.typed.registry import ConfluentRegistry
 
 _HEADING = "### A registry on this machine"
 _PORT = "8085"

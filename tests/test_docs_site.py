@@ -14,8 +14,8 @@ import typer
 
 from tests.conftest import PROJECT
 from tests.support.browser import document_of
+from tidemark.app.pipeline import Pipeline
 from tidemark.cli import app
-from tidemark.pipeline import Pipeline
 
 pytestmark = pytest.mark.e2e
 
@@ -74,7 +74,9 @@ def test_the_reference_of_commands_has_every_command_and_option(site: Path) -> N
 def test_the_reference_of_python_has_every_public_method_of_a_pipeline(site: Path) -> None:
     page = (site / "reference" / "python-api.html").read_text(encoding="utf-8")
     names = [name for name in vars(Pipeline) if not name.startswith("_")]
-    assert [name for name in names if f'id="tidemark.pipeline.Pipeline.{name}"' not in page] == []
+    assert [
+        name for name in names if f'id="tidemark.app.pipeline.Pipeline.{name}"' not in page
+    ] == []
 
 
 def test_pages_load_only_files_of_the_site(site: Path) -> None:

@@ -1,6 +1,6 @@
 """Tests that `tidemark sql` runs the SQL of documentation pages unchanged.
 
-tests/lake/test_control_table.py also runs the SQL of the control table's page in Spark.
+tests/delta/test_control_table.py also runs the SQL of the control table's page in Spark.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from tests.support.plans import make_spec
 from tests.support.publication import record_decision
 from tests.support.services import NOW
 from tests.support.typed_lake import TypedLake
-from tidemark.app import App
-from tidemark.backfill.selection import select
+from tidemark.app.app import App
+from tidemark.bronze.backfill.selection import select
 from tidemark.core.offsets import Span
 from tidemark.core.publication import PublicationStatus
-from tidemark.lake import control_table, status_history, status_table
-from tidemark.lake.columns import BRONZE_SCHEMA, nullable_column
-from tidemark.lake.status_history import append_statuses
-from tidemark.lake.status_table import write_status
+from tidemark.delta import control_table, status_history, status_table
+from tidemark.delta.columns import BRONZE_SCHEMA, nullable_column
+from tidemark.delta.status_history import append_statuses
+from tidemark.delta.status_table import write_status
+from tidemark.ops.report.status import status_row
 from tidemark.quality import check_results_table
 from tidemark.quality.check_results import CheckResult, QualityReport, Severity
 from tidemark.quality.check_results_table import DeltaCheckResults
-from tidemark.report.status import status_row
+from tidemark.silver.typed import schema_table
+from tidemark.silver.typed.columns import QUARANTINE_SCHEMA, typed_schema
+from tidemark.silver.typed.schema_table import DeltaSchemaStore
+from tidemark.silver.upsert.table import upsert_schema
 from tidemark.spec.decode import DecodeSpec, Part, RegisteredSchema
 from tidemark.spec.fields import FieldType, Struct
 from tidemark.spec.model import StartPolicy
 from tidemark.spec.ref import PipelineRef
 from tidemark.spec.upsert import UpsertSpec
 from tidemark.sql.session import sql_session
-from tidemark.typed import schema_table
-from tidemark.typed.columns import QUARANTINE_SCHEMA, typed_schema
-from tidemark.typed.schema_table import DeltaSchemaStore
-from tidemark.upsert.table import upsert_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

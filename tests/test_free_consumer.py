@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient
 from tests.support.kafka_judge import group_names, read_all
 from tests.support.lake import Lake
 from tests.support.plans import make_spec
-from tidemark.dev.broker import Broker, BrokerConfig, BrokerStatus
-from tidemark.dev.producer import produce
+from tidemark.local.broker import Broker, BrokerConfig, BrokerStatus
+from tidemark.local.producer import produce
 from tidemark.spark.sockets import free_ports
 from tidemark.spec.layout import Layout
 

@@ -15,8 +15,8 @@ from tests.conftest import TopicFactory
 from tests.support.kafka_judge import read_all
 from tests.support.lake import Lake
 from tests.support.transactions import produce_values
-from tidemark.dev.broker import BrokerStatus
-from tidemark.maintenance.rules import MaintenanceResult
+from tidemark.local.broker import BrokerStatus
+from tidemark.ops.maintenance.rules import MaintenanceResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

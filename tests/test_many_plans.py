@@ -21,10 +21,10 @@ from tests.support.kafka_judge import DeliveredRecord, read_all
 from tests.support.lake import row_as_delivered
 from tests.support.topics import delete_records
 from tests.support.transactions import Record, produce_aborted, produce_values
-from tidemark.app import App
-from tidemark.connections import connection_variable, kafka_connection
+from tidemark.app.app import App
+from tidemark.app.connections import connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import BrokerStatus
+from tidemark.local.broker import BrokerStatus
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
 

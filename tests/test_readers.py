@@ -21,8 +21,8 @@ from tests.support.kafka_judge import read_all
 from tests.support.lake import Lake
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records
-from tidemark.dev.broker import BrokerStatus
-from tidemark.dev.producer import produce
+from tidemark.local.broker import BrokerStatus
+from tidemark.local.producer import produce
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,9 +14,9 @@ import pytest
 
 from tests.conftest import PROJECT
 from tests.core.test_errors import build, concrete_errors, every_error
+from tidemark.bronze.ingest.errors import LogTruncated
 from tidemark.core.errors import TidemarkError
-from tidemark.ingest.errors import LogTruncated
-from tidemark.typed.errors import SchemaReplaced
+from tidemark.silver.typed.errors import SchemaReplaced
 
 _HEADING = re.compile(r"^#{2,3} (.+)$", re.MULTILINE)
 _WARNING = re.compile(r"\bDo not\b|\bmust not\b|^Never\b")

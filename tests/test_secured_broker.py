@@ -47,22 +47,22 @@ from tests.support.transactions import (
     produce_committed,
     produce_values,
 )
-from tidemark.app import App
-from tidemark.connections import connection_variable
+from tidemark.app.app import App
+from tidemark.app.connections import connection_variable
+from tidemark.app.run import run
+from tidemark.bronze.ingest.protocols import TopicReader
+from tidemark.bronze.repair.exports import Exports
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.watermarks import IsolationLevel
-from tidemark.dev.broker import Broker, BrokerConfig, Listener
-from tidemark.dev.producer import producer_settings
-from tidemark.ingest.protocols import TopicReader
 from tidemark.kafka.cluster import KafkaClusterReader
 from tidemark.kafka.errors import KafkaRefused, KafkaUnreachable, TopicMissing
 from tidemark.kafka.groups import KafkaGroupOffsets
 from tidemark.kafka.options import client_config
 from tidemark.kafka.reader import KafkaLogReader
 from tidemark.kafka.watermarks import KafkaWatermarkReader
-from tidemark.repair.exports import Exports
-from tidemark.run import run
+from tidemark.local.broker import Broker, BrokerConfig, Listener
+from tidemark.local.producer import producer_settings
 from tidemark.spark.server import SparkServer
 from tidemark.spark.settings import submit_settings
 from tidemark.spark.sockets import free_ports

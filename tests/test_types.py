@@ -15,8 +15,8 @@ from datetime import datetime
 from tidemark.core.accounting import Landing
 from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.plan import Plan
-from tidemark.ingest.protocols import ControlTable, DataLog
-from tidemark.ingest.ledgers import check_ledger, read_checked_ledger
+from tidemark.bronze.ingest.protocols import ControlTable, DataLog
+from tidemark.bronze.ingest.ledgers import check_ledger, read_checked_ledger
 
 def append(
     control: ControlTable, data_log: DataLog, ledger: Ledger, checked: CheckedLedger,
@@ -36,8 +36,8 @@ from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import PlanKind
 from tidemark.core.plan_rules import build_plan, classify_offsets, live_ranges
 from tidemark.core.watermarks import TopicWatermarks
-from tidemark.ingest.draft import Drafter
-from tidemark.ingest.log_comparison import LogComparison
+from tidemark.bronze.ingest.draft import Drafter
+from tidemark.bronze.ingest.log_comparison import LogComparison
 
 def ranges(
     comparison: LogComparison, drafter: Drafter, ledger: CheckedLedger, watermarks: TopicWatermarks
@@ -59,7 +59,7 @@ from tidemark.core.datafile import DataFile
 from tidemark.core.ledger import CheckedLedger
 from tidemark.core.plan import Plan, ReadablePlan
 from tidemark.core.table_state import TableState
-from tidemark.ingest.protocols import DataTable, PlanSource, Sink
+from tidemark.bronze.ingest.protocols import DataTable, PlanSource, Sink
 
 def land(
     source: PlanSource, sink: Sink, table: DataTable, plan: Plan, readable: ReadablePlan,
@@ -79,11 +79,11 @@ def land(
 """
 
 MAKERS = {
-    "CheckedLedger": {"ingest/ledgers.py", "repair/rewind.py"},
-    "CommittablePlan": {"ingest/source.py", "typed/source.py"},
-    "ComparedTopic": {"ingest/log_comparison.py"},
-    "Draft": {"ingest/draft.py"},
-    "ReadablePlan": {"ingest/source.py", "typed/source.py"},
+    "CheckedLedger": {"bronze/ingest/ledgers.py", "bronze/repair/rewind.py"},
+    "CommittablePlan": {"bronze/ingest/source.py", "silver/typed/source.py"},
+    "ComparedTopic": {"bronze/ingest/log_comparison.py"},
+    "Draft": {"bronze/ingest/draft.py"},
+    "ReadablePlan": {"bronze/ingest/source.py", "silver/typed/source.py"},
 }
 """The modules that may create a value of each type, because they make the check or replace it."""
 

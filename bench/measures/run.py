@@ -18,7 +18,7 @@ from bench.quotes import PARTITIONS, PIPELINE, QuoteTopic
 from bench.tables import verified
 from bench.whole_runs import SEARCH_PATH, program
 from bench.worker import plain_settings
-from tidemark.app import App
+from tidemark.app.app import App
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
 from tidemark.spark.submit import conf_arguments
 

@@ -13,9 +13,9 @@ from urllib.parse import quote
 from bench.context import Context
 from bench.frame import Benchmark, Metrics, Ratio, Setup, Side
 from bench.quotes import PARTITIONS, PIPELINE, QuoteTopic
-from tidemark.app import App
-from tidemark.connections import SPARK_CONNECTION, connection_variable
-from tidemark.dev.airflow_api import AirflowApi
+from tidemark.app.app import App
+from tidemark.app.connections import SPARK_CONNECTION, connection_variable
+from tidemark.local.airflow_api import AirflowApi
 
 _DAG = f"tidemark_{PIPELINE}"
 _SPARK_DEFAULT = connection_variable(SPARK_CONNECTION)

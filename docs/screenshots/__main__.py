@@ -15,12 +15,12 @@ from docs.screenshots.scene import END, LOST, PARTITION, PIPELINE, extend
 from tests.support.chromium import Tab, chromium_tab
 from tests.support.consoles import served
 
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.app.connections import connection_variable, kafka_connection
 from tidemark.cli.local import start_spark, stop_all
-from tidemark.connections import connection_variable, kafka_connection
 from tidemark.console.guard import LinkGuard
 from tidemark.console.server import build_app
-from tidemark.dev.broker import home_broker
+from tidemark.local.broker import home_broker
 
 FOLDER = Path(__file__).parent.with_name("_static") / "screenshots"
 PAGES: Mapping[str, str] = {

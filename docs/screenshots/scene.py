@@ -13,13 +13,13 @@ from confluent_kafka.admin import AdminClient
 from tests.support.topics import delete_records
 from tests.support.transactions import Record, produce_aborted, produce_records
 
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.app.pipelines import for_each
+from tidemark.app.statuses import record_status
 from tidemark.core.errors import ExitCode
 from tidemark.core.offsets import Span
-from tidemark.dev.producer import produce
-from tidemark.dev.samples import SAMPLES, STEP_MS
-from tidemark.pipelines import for_each
-from tidemark.statuses import record_status
+from tidemark.local.producer import produce
+from tidemark.local.samples import SAMPLES, STEP_MS
 
 PIPELINE = "prices"
 """Name of the pipeline, of its topic and of its sample."""

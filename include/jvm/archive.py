@@ -24,12 +24,12 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from tidemark.app import App
-from tidemark.connections import LOCAL_CONNECTION, connection_variable, kafka_connection
+from tidemark.app.app import App
+from tidemark.app.connections import LOCAL_CONNECTION, connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import home_broker
-from tidemark.dev.producer import produce
-from tidemark.lake.local_files import locked
+from tidemark.delta.local_files import locked
+from tidemark.local.broker import home_broker
+from tidemark.local.producer import produce
 from tidemark.spark.engine import Submit
 from tidemark.spark.submit import conf_arguments, plan_arguments, search_path, submit
 from tidemark.spec.layout import Layout

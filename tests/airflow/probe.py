@@ -304,7 +304,7 @@ def lineage_reads(
     from airflow.providers.openlineage.utils.utils import OpenLineageRedactor
 
     from tidemark.airflow.lineage.datasets import lineage_of
-    from tidemark.pipelines import Outcomes
+    from tidemark.app.pipelines import Outcomes
 
     os.environ.update(environ)
     opened, histories, searched = Counter[str](), Counter[str](), Counter[str]()
@@ -386,7 +386,7 @@ def published(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[s
     """
     from airflow.sdk.execution_time.context import OutletEventAccessors
 
-    from tidemark.lake.control_table import DeltaControlTable
+    from tidemark.delta.control_table import DeltaControlTable
 
     accessors, read = OutletEventAccessors(), DeltaControlTable.plan_record
     with patch.object(DeltaControlTable, "plan_record", autospec=True, side_effect=read) as reads:

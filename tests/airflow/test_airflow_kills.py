@@ -25,8 +25,8 @@ from tests.support.topics import make_topic
 from tests.support.transactions import produce_values
 from tests.support.verdict import judge
 from tests.support.waiting import wait_until
-from tidemark.app import App
-from tidemark.connections import SPARK_CONNECTION, connection_variable, spark_connection
+from tidemark.app.app import App
+from tidemark.app.connections import SPARK_CONNECTION, connection_variable, spark_connection
 from tidemark.spark.server import SparkServer
 from tidemark.spark.settings import server_settings
 from tidemark.spec.layout import Layout

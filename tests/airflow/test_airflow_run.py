@@ -33,14 +33,14 @@ from tests.support.transactions import Record, produce_records, produce_values
 from tests.support.verdict import judge
 from tests.support.waiting import wait_until
 from tests.support.webhook import running_webhook
-from tidemark.app import App
-from tidemark.connections import connection_variable, kafka_connection
-from tidemark.dev.airflow_api import AirflowApi, DagRun
-from tidemark.dev.airflow_standalone import AirflowStandalone
-from tidemark.dev.broker import BrokerStatus
-from tidemark.dev.errors import AirflowRefused, AirflowUnavailable
-from tidemark.dev.producer import produce
-from tidemark.lake.table_io import query_rows
+from tidemark.app.app import App
+from tidemark.app.connections import connection_variable, kafka_connection
+from tidemark.delta.table_io import query_rows
+from tidemark.local.airflow_api import AirflowApi, DagRun
+from tidemark.local.airflow_standalone import AirflowStandalone
+from tidemark.local.broker import BrokerStatus
+from tidemark.local.errors import AirflowRefused, AirflowUnavailable
+from tidemark.local.producer import produce
 from tidemark.spark.sockets import free_ports
 from tidemark.spec.layout import Layout
 

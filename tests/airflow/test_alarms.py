@@ -11,11 +11,11 @@ from deltalake import DeltaTable
 
 from tests.airflow.conftest import Probe
 from tests.support.webhook import running_webhook
-from tidemark.backfill.errors import UnknownBackfill
-from tidemark.connections import kafka_connection
+from tidemark.app.connections import kafka_connection
+from tidemark.bronze.backfill.errors import UnknownBackfill
 from tidemark.core.errors import TidemarkError
-from tidemark.lake.table_io import query_rows
-from tidemark.report.errors import LagTooLarge
+from tidemark.delta.table_io import query_rows
+from tidemark.ops.report.errors import LagTooLarge
 
 pytestmark = pytest.mark.slow
 

@@ -16,10 +16,10 @@ from tests.airflow.conftest import SPARK, Probe
 from tests.conftest import TopicFactory
 from tests.support.file_lake import FileSink
 from tests.support.transactions import produce_months
-from tidemark.app import App
-from tidemark.connections import connection_variable, kafka_connection
+from tidemark.app.app import App
+from tidemark.app.connections import connection_variable, kafka_connection
 from tidemark.core.origins import RunOrigin
-from tidemark.dev.broker import BrokerStatus
+from tidemark.local.broker import BrokerStatus
 from tidemark.spark.sessions import ApplicationSessions
 
 DAG, RUN = "tidemark_tides", "scheduled__2025-07-01T00:00:00+00:00"

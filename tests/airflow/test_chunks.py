@@ -10,7 +10,7 @@ import pytest
 from tests.airflow.conftest import Answer, Probe, submit_environ
 from tests.airflow.test_job_operator import KAFKA
 from tests.support.plans import append_events, make_plan
-from tidemark.app import App
+from tidemark.app.app import App
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import ExitCode
 from tidemark.core.events import BackfillRequested, Landed, Planned

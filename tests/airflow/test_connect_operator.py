@@ -11,10 +11,10 @@ from deltalake import DeltaTable
 from tests.airflow.conftest import Answer, Probe
 from tests.conftest import TopicFactory
 from tests.support.transactions import produce_values
-from tidemark.app import App
-from tidemark.backfill.selection import select
-from tidemark.connections import connection_variable, kafka_connection
-from tidemark.dev.broker import BrokerStatus
+from tidemark.app.app import App
+from tidemark.app.connections import connection_variable, kafka_connection
+from tidemark.bronze.backfill.selection import select
+from tidemark.local.broker import BrokerStatus
 from tidemark.spark.engine import Server
 from tidemark.spec.layout import Layout
 

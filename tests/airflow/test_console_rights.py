@@ -13,7 +13,7 @@ import pytest
 from tests.airflow.conftest import Probe
 from tests.support.file_lake import home_lake
 from tests.support.page_text import text_of
-from tidemark.connections import kafka_connection
+from tidemark.app.connections import kafka_connection
 
 pytestmark = pytest.mark.airflow
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.airflow.conftest import Answer, Probe
 from tests.conftest import PROJECT
-from tidemark.app import App
+from tidemark.app.app import App
 from tidemark.cli.local import SHARED_DAGS
 from tidemark.console.backfills import BackfillForm
 from tidemark.console.runs import origins_of, run_of

@@ -13,8 +13,8 @@ from tests.support.plans import append_events, make_plan
 from tidemark.core.errors import ExitCode
 from tidemark.core.events import Planned
 from tidemark.core.origins import RunOrigin
+from tidemark.delta.control_table import DeltaControlTable
 from tidemark.kafka.errors import TopicMissing
-from tidemark.lake.control_table import DeltaControlTable
 
 RUN = "airflow:tidemark_prices:manual__1"
 SECRET = "correct-horse-battery"

@@ -32,20 +32,20 @@ from tests.support.services import NOW
 from tests.support.typed_job import NoRows
 from tests.support.typed_lake import DECODE, TypedLake, home_typed_lake
 from tidemark.airflow.lineage.places import table_place
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.app.pipelines import Outcomes
+from tidemark.bronze.ingest.errors import RecordsMissed
+from tidemark.bronze.ingest.protocols import Sink
 from tidemark.core.datafile import DataFile
 from tidemark.core.errors import ExitCode
 from tidemark.core.plan import Plan, ReadablePlan
-from tidemark.ingest.errors import RecordsMissed
-from tidemark.ingest.protocols import Sink
-from tidemark.lake.errors import EngineFailed
-from tidemark.pipelines import Outcomes
+from tidemark.delta.errors import EngineFailed
 from tidemark.quality.check_results import CheckResult, Example, QualityReport, Severity
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.errors import QualityFailed
+from tidemark.silver.upsert.table import DeltaUpsertTable
 from tidemark.spark.submit import RESULT_MARKER
 from tidemark.spec.upsert import UpsertSpec
-from tidemark.upsert.table import DeltaUpsertTable
 
 pytestmark = pytest.mark.slow
 

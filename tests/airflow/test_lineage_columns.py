@@ -10,13 +10,13 @@ from openlineage.client.facet_v2 import column_lineage_dataset
 
 from tidemark.airflow.lineage.columns import typed_lineage, upsert_lineage
 from tidemark.airflow.lineage.places import Place
-from tidemark.lake.columns import BRONZE_SCHEMA
-from tidemark.lake.table_checks import field_types
+from tidemark.delta.columns import BRONZE_SCHEMA
+from tidemark.delta.table_checks import field_types
+from tidemark.silver.typed.columns import typed_schema
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
 from tidemark.spec.fields import Struct
 from tidemark.spec.flattening import flattened
 from tidemark.spec.upsert import Envelope, UpsertSpec
-from tidemark.typed.columns import typed_schema
 
 SOURCE = Place("file", "/table")
 VALUE = Struct((("n", "long"), ("timestamp", "string")))

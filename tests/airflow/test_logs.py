@@ -17,7 +17,7 @@ PRINTED = (
         {
             "time": "2026-03-01T12:00:00.000+00:00",
             "level": "WARNING",
-            "logger": "tidemark.ingest.recorder",
+            "logger": "tidemark.bronze.ingest.recorder",
             "event": "landed",
             "pipeline": "prices",
             "plan": 7,
@@ -46,7 +46,7 @@ def test_lines_of_a_task_and_of_its_job_have_their_fields(
     assert (started["level"], started["logger"]) == ("info", "tidemark.airflow.operators")
     assert (started["job"], started["plans"]) == ("ingest", "prices=7")
     landed = by_event["landed"]
-    assert (landed["level"], landed["logger"]) == ("warning", "tidemark.ingest.recorder")
+    assert (landed["level"], landed["logger"]) == ("warning", "tidemark.bronze.ingest.recorder")
     assert (landed["pipeline"], landed["plan"]) == ("prices", 7)
     assert "time" not in landed
     assert "plan" not in started

@@ -15,7 +15,7 @@ from tests.airflow.conftest import Answer, Probe, airflow_environment
 from tests.conftest import PROJECT
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.plans import make_spec
-from tidemark.lake.data_table import DeltaDataTable
+from tidemark.delta.data_table import DeltaDataTable
 from tidemark.spec.ref import PipelineRef
 
 PARAMS = {"keep_hours": 168, "keep_docs_days": 90, "dry_run": False}

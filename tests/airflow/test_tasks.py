@@ -11,14 +11,14 @@ import pytest
 from tests.airflow.conftest import SPARK, Probe
 from tests.support.plans import append_events, make_plan, make_watermarks
 from tests.support.publication import record_decision
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.bronze.ingest.protocols import ControlTable
 from tidemark.core.accounting import Landing
 from tidemark.core.events import BackfillRequested, Landed, Planned, Started
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import ChunkOrigin
 from tidemark.core.plan import Plan, PlanKind
-from tidemark.ingest.protocols import ControlTable
-from tidemark.lake.data_table import DeltaDataTable
+from tidemark.delta.data_table import DeltaDataTable
 
 RUN = "airflow:tidemark_backfill:manual__1"
 

@@ -22,8 +22,9 @@ from tests.support.plans import append_events, make_plan
 from tests.support.publication import record_check, record_decision
 from tests.support.quality_reports import REPORT
 from tests.support.transactions import produce_months
-from tidemark.app import App
-from tidemark.connections import kafka_connection
+from tidemark.app.app import App
+from tidemark.app.connections import kafka_connection
+from tidemark.bronze.ingest.errors import RecordsMissed
 from tidemark.core.accounting import Landing, RangeCount
 from tidemark.core.datafile import DataFile
 from tidemark.core.errors import ExitCode
@@ -31,9 +32,8 @@ from tidemark.core.events import Landed, Planned, Superseded, Undone
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.publication import PublicationStatus
-from tidemark.dev.broker import BrokerStatus
-from tidemark.ingest.errors import RecordsMissed
-from tidemark.lake.control_table import DeltaControlTable
+from tidemark.delta.control_table import DeltaControlTable
+from tidemark.local.broker import BrokerStatus
 
 pytestmark = pytest.mark.slow
 

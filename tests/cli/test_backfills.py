@@ -20,12 +20,12 @@ from tests.support.kafka_judge import group_names, log_ranges
 from tests.support.topics import delete_records
 from tests.support.transactions import Record, produce_aborted, produce_records, produce_values
 from tests.support.verdict import judge
-from tidemark.app import App
-from tidemark.backfill.errors import BackfillUnfinished
-from tidemark.backfill.selection import select
+from tidemark.app.app import App
+from tidemark.bronze.backfill.errors import BackfillUnfinished
+from tidemark.bronze.backfill.selection import select
 from tidemark.cli import progress
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import BrokerStatus
+from tidemark.local.broker import BrokerStatus
 from tidemark.spec.ref import PipelineRef
 
 if TYPE_CHECKING:

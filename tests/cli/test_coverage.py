@@ -23,12 +23,12 @@ from tests.support.plans import make_spec
 from tests.support.topics import delete_records, make_topic
 from tests.support.transactions import Record, produce_aborted, produce_values
 from tests.support.typed_lake import TypedLake
+from tidemark.app.connections import connection_variable
 from tidemark.cli.output import _PLAIN
-from tidemark.connections import connection_variable
 from tidemark.core.errors import ExitCode
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.dev.broker import BrokerStatus
-from tidemark.report.coverage import OffsetState, PartitionCoverage, PlanSpan, TopicCoverage
+from tidemark.local.broker import BrokerStatus
+from tidemark.ops.report.coverage import OffsetState, PartitionCoverage, PlanSpan, TopicCoverage
 from tidemark.spec.model import StartPolicy
 
 # -- text ----------------------------------------------------------------------------------------
@@ -62,7 +62,8 @@ class Screen:
         for module in ("coverage", "output"):
             self.monkeypatch.setattr(f"tidemark.cli.{module}.out", screen)
         self.monkeypatch.setattr(
-            "tidemark.pipeline.Pipeline.coverage", lambda *_: TopicCoverage(partitions=partitions)
+            "tidemark.app.pipeline.Pipeline.coverage",
+            lambda *_: TopicCoverage(partitions=partitions),
         )
         assert self.command("coverage", "tides", *options).code == ExitCode.OK
         assert isinstance(screen.file, io.StringIO)

@@ -29,13 +29,13 @@ from tests.support.transactions import (
     produce_records,
 )
 from tests.support.typed_lake import home_typed_lake
+from tidemark.app.connections import connection_variable, kafka_connection
+from tidemark.app.pipelines import Outcomes
 from tidemark.cli.decode import _print as print_outcomes
-from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import BrokerStatus
-from tidemark.dev.samples import SAMPLES
-from tidemark.lake.table_io import query_rows
-from tidemark.pipelines import Outcomes
+from tidemark.delta.table_io import query_rows
+from tidemark.local.broker import BrokerStatus
+from tidemark.local.samples import SAMPLES
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
 

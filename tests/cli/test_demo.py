@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.support import PROJECT
-from tidemark.app import App
+from tidemark.app.app import App
 from tidemark.cli.demo import _wait_for_key, count_rows
-from tidemark.dev.airflow_standalone import AirflowStatus
-from tidemark.dev.broker import home_broker
+from tidemark.local.airflow_standalone import AirflowStatus
+from tidemark.local.broker import home_broker
 
 TIDEMARK = Path(sys.executable).with_name("tidemark")
 

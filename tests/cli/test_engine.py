@@ -12,9 +12,9 @@ from tests.support.commands import Command
 from tests.support.connect_page import ConnectPage
 from tests.support.transactions import produce_values
 from tests.support.waiting import wait_until
-from tidemark.app import App
+from tidemark.app.app import App
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import BrokerStatus
+from tidemark.local.broker import BrokerStatus
 from tidemark.spark.connect import connect_sessions
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
 from tidemark.spark.server import SparkServer

@@ -15,7 +15,7 @@ from tests.support.crashes import Running, Site
 from tests.support.transactions import produce_values
 from tests.support.waiting import wait_until
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import BrokerStatus
+from tidemark.local.broker import BrokerStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,10 +15,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.support.commands import Command
-from tidemark.app import App
+from tidemark.app.app import App
 from tidemark.cli.local import _print_parts
 from tidemark.core.errors import ExitCode
-from tidemark.dev.samples import SAMPLES
+from tidemark.local.samples import SAMPLES
 from tidemark.spark import sockets
 from tidemark.spark.sockets import free_ports
 

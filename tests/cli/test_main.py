@@ -19,15 +19,15 @@ from tests.conftest import TopicFactory
 from tests.support.commands import Command, in_process
 from tests.support.file_lake import home_lake
 from tests.support.plans import append_events
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.app.connections import connection_variable, kafka_connection
 from tidemark.cli import HEADINGS, PHASES, app
-from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
 from tidemark.core.events import BackfillRequested
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.dev.broker import BrokerStatus
-from tidemark.dev.producer import produce
-from tidemark.lake.table_io import query_rows
+from tidemark.delta.table_io import query_rows
+from tidemark.local.broker import BrokerStatus
+from tidemark.local.producer import produce
 
 TIDEMARK = Path(sys.executable).with_name("tidemark")
 GROUP: Any = typer.main.get_group(app)

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from tests.support.commands import Command, CommandResult
 from tests.support.file_lake import FileLake, home_lake
 from tidemark.core.errors import ExitCode
-from tidemark.dev.failpoints import VARIABLE
+from tidemark.local.failpoints import VARIABLE
 
 pytestmark = pytest.mark.slow
 

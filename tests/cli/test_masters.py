@@ -13,7 +13,7 @@ import pytest
 from tests.support.commands import Command, CommandResult
 from tests.support.file_lake import home_lake
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker_settings import HOST
+from tidemark.local.broker_settings import HOST
 from tidemark.spark.sockets import free_ports
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]

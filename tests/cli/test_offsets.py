@@ -27,10 +27,10 @@ from tests.support.transactions import (
     produce_records,
     produce_values,
 )
-from tidemark.app import App
+from tidemark.app.app import App
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import BrokerStatus
 from tidemark.kafka.groups import KafkaGroupOffsets
+from tidemark.local.broker import BrokerStatus
 from tidemark.spec.model import StartPolicy
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_aborted, produce_records
 from tests.support.typed_lake import home_typed_lake
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import BrokerStatus
+from tidemark.local.broker import BrokerStatus
 from tidemark.quality.suite import load_suite
 
 

@@ -23,9 +23,9 @@ from rich.console import Console
 from tests.support.consoles import app_of
 from tests.support.interrupts import processes_with_sigint
 from tests.support.typed_lake import home_typed_lake
+from tidemark.app.connections import connection_variable, kafka_connection
 from tidemark.cli import output, progress
 from tidemark.cli.engine import on_engine
-from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.logs import LogFields
 from tidemark.core.plan import PlanRef
 
@@ -212,7 +212,7 @@ def test_a_terminal_shows_a_step_of_a_run_as_text(
 ) -> None:
     stream = io.StringIO()
     show_on(monkeypatch, stream, terminal=True)
-    log = logging.getLogger("tidemark.steps")
+    log = logging.getLogger("tidemark.app.steps")
     log.setLevel(logging.INFO)
     monkeypatch.setattr(log, "handlers", [output.TerminalHandler()])
     log.log(level, "step ended %s", LogFields({"pipeline": "prices", **values, "seconds": 1.51}))

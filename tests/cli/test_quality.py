@@ -16,11 +16,11 @@ from tests.support.browser import open_page
 from tests.support.commands import Command
 from tests.support.kafka_judge import read_ranges
 from tests.support.transactions import Record, produce_aborted, produce_records
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.app.run import JOBS, main
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import BrokerStatus
-from tidemark.dev.samples import SAMPLES
-from tidemark.run import JOBS, main
+from tidemark.local.broker import BrokerStatus
+from tidemark.local.samples import SAMPLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -30,7 +30,7 @@ from tests.support.transactions import (
 )
 from tests.support.typed_lake import TypedLake
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import BrokerStatus
+from tidemark.local.broker import BrokerStatus
 
 pytestmark = pytest.mark.broker
 

@@ -20,14 +20,14 @@ from tests.support.registry import (
     registry_proxy,
 )
 from tests.support.typed_lake import TypedLake, home_typed_lake
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.bronze.ingest.planner import PlanOutcome
 from tidemark.cli import engine as cli_engine
 from tidemark.core.errors import ExitCode
 from tidemark.core.plan import PlanRef
-from tidemark.ingest.planner import PlanOutcome
+from tidemark.silver.typed.schema_table import DeltaSchemaStore
 from tidemark.spark.engine import Engine, JobRun
 from tidemark.spec.decode import RegisteredSchema
-from tidemark.typed.schema_table import DeltaSchemaStore
 
 _SECRET = "s3cret"
 _TRADE = {"type": "record", "name": "Trade", "fields": [{"name": "n", "type": "int"}]}

@@ -21,7 +21,7 @@ from tests.support.topics import (
 )
 from tests.support.transactions import Record, produce_aborted, produce_values
 from tidemark.core.errors import ExitCode, LostRange, TopicRecreated
-from tidemark.dev.broker import BrokerStatus
+from tidemark.local.broker import BrokerStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,15 +10,15 @@ import pytest
 
 from tests.support.commands import Command
 from tests.support.typed_lake import TypedLake, home_typed_lake
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.app.pipeline import Pipeline
 from tidemark.cli import engine as cli_engine
 from tidemark.core.errors import ExitCode
 from tidemark.core.payload_text import MAX_SHOWN_BYTES
 from tidemark.core.plan import PlanRef
-from tidemark.pipeline import Pipeline
+from tidemark.silver.typed.replay_preview import chosen, preview
 from tidemark.spark.engine import Engine, JobRun
 from tidemark.spec.ref import ReplayRef
-from tidemark.typed.replay_preview import chosen, preview
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +79,7 @@ def test_a_large_replay_is_split_into_several_plans(
     lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each record is replayed once, even if it fails again."""
-    monkeypatch.setattr("tidemark.typed.decoder._MAX_REPLAYED", 2)
+    monkeypatch.setattr("tidemark.silver.typed.decoder._MAX_REPLAYED", 2)
     lake.land_values([b"%d" % n for n in range(8)])
     lake.broken = {0, 2, 4, 6, 7}
     offline("decode", "events")
@@ -95,7 +95,7 @@ def test_the_dry_run_of_a_replay_reports_reasons_by_the_current_spec_and_writes_
     lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several plans count as one. Records that left the bronze table stay unchanged."""
-    monkeypatch.setattr("tidemark.typed.decoder._MAX_REPLAYED", 2)
+    monkeypatch.setattr("tidemark.silver.typed.decoder._MAX_REPLAYED", 2)
     lake.land_values([b"%d" % n for n in range(6)])
     lake.broken = {0, 2, 3, 4, 5}
     offline("decode", "events")

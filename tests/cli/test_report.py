@@ -18,9 +18,9 @@ from tests.support.file_lake import FileLake, home_lake
 from tests.support.publication import record_check
 from tests.support.services import NOW
 from tests.support.typed_lake import TypedLake, home_typed_lake
+from tidemark.app.pipeline import Pipeline
 from tidemark.core.errors import ExitCode
 from tidemark.core.plan import PlanKind
-from tidemark.pipeline import Pipeline
 from tidemark.quality.check_results import CheckResult, Example, QualityReport, Severity
 from tidemark.quality.check_results_table import DeltaCheckResults
 

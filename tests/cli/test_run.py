@@ -19,10 +19,10 @@ from tests.conftest import TopicFactory
 from tests.support.commands import Command
 from tests.support.kafka_judge import read_ranges
 from tests.support.transactions import Record, produce_records
-from tidemark.app import App
+from tidemark.app.app import App
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import BrokerStatus
-from tidemark.dev.failpoints import VARIABLE
+from tidemark.local.broker import BrokerStatus
+from tidemark.local.failpoints import VARIABLE
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

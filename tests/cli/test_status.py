@@ -18,10 +18,10 @@ from deltalake import DeltaTable
 from tests.support.commands import Command
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records
-from tidemark.app import App
-from tidemark.connections import connection_variable, kafka_connection
+from tidemark.app.app import App
+from tidemark.app.connections import connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import BrokerStatus
+from tidemark.local.broker import BrokerStatus
 from tidemark.spark.sockets import free_ports
 
 pytestmark = pytest.mark.broker

@@ -30,13 +30,13 @@ from tests.support.consoles import a_status
 from tests.support.interrupts import processes_with_sigint
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records
+from tidemark.app.connections import connection_variable, kafka_connection
 from tidemark.cli import output
 from tidemark.cli.status import look_record, look_tables
-from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import BrokerStatus
 from tidemark.kafka.errors import KafkaUnavailable
-from tidemark.report.observed_status import ObservedStatus
+from tidemark.local.broker import BrokerStatus
+from tidemark.ops.report.observed_status import ObservedStatus
 
 pytestmark = pytest.mark.slow
 

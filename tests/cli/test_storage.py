@@ -18,13 +18,13 @@ from tests.support.commands import Command, CommandResult
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.quality_reports import REPORT
 from tests.support.transactions import produce_values
-from tidemark.app import App
-from tidemark.backfill.selection import select
+from tidemark.app.app import App
+from tidemark.app.run import JOBS, main
+from tidemark.bronze.backfill.selection import select
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import BrokerStatus
-from tidemark.lake.errors import StorageRefused
+from tidemark.delta.errors import StorageRefused
+from tidemark.local.broker import BrokerStatus
 from tidemark.quality.check_results_table import DeltaCheckResults
-from tidemark.run import JOBS, main
 from tidemark.spark.submit import RESULT_MARKER
 
 if TYPE_CHECKING:

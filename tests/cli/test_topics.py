@@ -20,7 +20,7 @@ from tests.support.registry import (
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records, produce_values
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import BrokerStatus
+from tidemark.local.broker import BrokerStatus
 
 
 def write_spec(home: Path, name: str, topic: str, **keys: str) -> None:

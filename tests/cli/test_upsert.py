@@ -13,7 +13,7 @@ from tests.support.commands import Command
 from tests.support.kafka_judge import read_ranges
 from tests.support.transactions import Record, produce_records
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import BrokerStatus
+from tidemark.local.broker import BrokerStatus
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
 

@@ -16,14 +16,14 @@ from tests.support.registry import framed
 from tests.support.services import NOW
 from tests.support.typed_job import NoRows
 from tests.support.typed_lake import TypedLake, home_typed_lake
-from tidemark.app import App
+from tidemark.app.app import App
 from tidemark.cli import output
 from tidemark.core.errors import ExitCode
 from tidemark.core.watermarks import IsolationLevel
-from tidemark.lake.table_io import query_rows
+from tidemark.delta.table_io import query_rows
+from tidemark.silver.typed.schema_table import DeltaSchemaStore
 from tidemark.spark.submit import RESULT_MARKER
 from tidemark.spec.decode import DEFAULT_REGISTRY, RegisteredSchema
-from tidemark.typed.schema_table import DeltaSchemaStore
 
 _STEP = {"step": "decode", "plan": 1, "records": 1, "quarantined": 0, "seconds": 0.1}
 
@@ -164,7 +164,7 @@ def test_a_verification_names_the_plans_of_another_level_than_the_present_one(
     pipeline.run("first")
     pipeline.spec = replace(pipeline.spec, isolation_level=IsolationLevel.READ_COMMITTED)
     found = pipeline.verify.verify()
-    monkeypatch.setattr("tidemark.pipeline.Pipeline.verify", lambda *_: found)
+    monkeypatch.setattr("tidemark.app.pipeline.Pipeline.verify", lambda *_: found)
     shown = unconnected("verify", "events")
     assert (
         "3 offsets of plan 1 compared at read_uncommitted, at which they landed: the rows may "

@@ -14,7 +14,7 @@ from tests.support.chromium import chromium_tab
 from tests.support.consoles import SomeRights, served
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.memory_consoles import memory_app, memory_web
-from tidemark.backfill.selection import select
+from tidemark.bronze.backfill.selection import select
 from tidemark.console.backfills import BackfillForm
 from tidemark.console.guard import AirflowRun
 

@@ -18,11 +18,11 @@ from tests.support.file_lake import FileLake, home_lake
 from tests.support.memory import MemoryKafka
 from tests.support.memory_consoles import memory_app, memory_console, memory_web
 from tests.support.waiting import wait_until
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.app.statuses import record_status
 from tidemark.console import home, server
 from tidemark.console.server import PROGRAM_WORKERS, WORKERS, WORKERS_IN_AIRFLOW
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
-from tidemark.statuses import record_status
 
 
 class SlowReaders:

@@ -12,12 +12,12 @@ import pytest
 
 from tests.support.consoles import app_of, console_of
 from tests.support.file_lake import home_lake
-from tidemark.app import App
+from tidemark.app.app import App
 from tidemark.console.home import OVERDUE_S, RELOAD_S, UNREACHABLE_S, Home
 from tidemark.core.plan_history import PlanEntry
-from tidemark.dev.broker_settings import HOST
+from tidemark.delta.control_table import DeltaControlTable
 from tidemark.kafka.errors import KafkaUnavailable
-from tidemark.lake.control_table import DeltaControlTable
+from tidemark.local.broker_settings import HOST
 from tidemark.spark.sockets import free_ports
 
 SPEC = "name: {name}\ntopic: {name}\nschedule: '@daily'\n"

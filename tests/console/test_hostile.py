@@ -17,7 +17,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.core.test_errors import build, every_error
-from tests.report.test_cluster import CLUSTER, FixedCluster
+from tests.ops.report.test_cluster import CLUSTER, FixedCluster
 from tests.support.chromium import chromium_tab
 from tests.support.consoles import SomeRights, console_of, served
 from tests.support.file_lake import FileLake, Payload, home_lake
@@ -25,7 +25,7 @@ from tests.support.hostile import PAYLOADS, TEXTS
 from tests.support.memory_consoles import MemoryApp, memory_app, memory_web
 from tests.support.quality_reports import REPORT
 from tests.support.typed_lake import home_typed_lake
-from tidemark.backfill.selection import select
+from tidemark.bronze.backfill.selection import select
 from tidemark.console.records import COUNT
 from tidemark.console.rendering import render
 from tidemark.console.runs import BACKFILL_DAG

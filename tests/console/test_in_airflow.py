@@ -18,12 +18,12 @@ from tests.support.parts import Parts
 from tests.support.topics import make_topic
 from tests.support.transactions import produce_values
 from tests.support.waiting import wait_until
-from tidemark.app import App
-from tidemark.dev.airflow_settings import password_file
-from tidemark.dev.airflow_standalone import AirflowStandalone
-from tidemark.dev.broker import BrokerStatus
-from tidemark.lake.local_files import locked
-from tidemark.lake.table_io import query_rows
+from tidemark.app.app import App
+from tidemark.delta.local_files import locked
+from tidemark.delta.table_io import query_rows
+from tidemark.local.airflow_settings import password_file
+from tidemark.local.airflow_standalone import AirflowStandalone
+from tidemark.local.broker import BrokerStatus
 
 pytestmark = [pytest.mark.airflow, pytest.mark.broker, pytest.mark.e2e, pytest.mark.spark]
 

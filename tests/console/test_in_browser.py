@@ -22,12 +22,12 @@ from tests.support.services import NOW
 from tests.support.topics import delete_records
 from tests.support.transactions import Record, produce_aborted, produce_values
 from tests.support.typed_lake import TypedLake
-from tidemark.app import App
-from tidemark.backfill.selection import select
+from tidemark.app.app import App
+from tidemark.bronze.backfill.selection import select
 from tidemark.console.server import build_app
 from tidemark.core.errors import ExitCode
 from tidemark.core.plan import PlanKind
-from tidemark.dev.broker import BrokerStatus
+from tidemark.local.broker import BrokerStatus
 from tidemark.quality.check_results import (
     CheckResult,
     Example,

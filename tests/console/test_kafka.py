@@ -8,7 +8,7 @@ from pathlib import Path
 
 from starlette.testclient import TestClient
 
-from tests.report.test_cluster import FixedCluster
+from tests.ops.report.test_cluster import FixedCluster
 from tests.support.consoles import SomeRights
 from tests.support.file_lake import home_lake
 from tests.support.memory_consoles import memory_app, memory_web

@@ -22,7 +22,7 @@ from tidemark.console.lag_charts import (
     times_axis,
 )
 from tidemark.console.recorded_lags import OVERVIEW, Period, Window
-from tidemark.lake.status_history import LagSample
+from tidemark.delta.status_history import LagSample
 
 DAY = Period.DAY.window
 Draw: TypeAlias = Callable[[Sequence[LagSample], str, Window, datetime], Markup]

@@ -13,7 +13,7 @@ from tests.support.chromium import chromium_tab
 from tests.support.consoles import Admits, SomeRights, app_of, served
 from tests.support.file_lake import home_lake
 from tidemark.console.server import build_app
-from tidemark.lake.status_history import append_statuses
+from tidemark.delta.status_history import append_statuses
 
 pytestmark = pytest.mark.e2e
 

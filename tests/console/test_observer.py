@@ -22,9 +22,9 @@ from tidemark.console.observer import (
     THREADS,
     StatusObserver,
 )
+from tidemark.delta.status_history import LagSample
 from tidemark.kafka.errors import KafkaUnavailable
-from tidemark.lake.status_history import LagSample
-from tidemark.report.status import PipelineStatus
+from tidemark.ops.report.status import PipelineStatus
 
 DOWN = KafkaUnavailable(operation="describe", reason="no broker")
 

@@ -24,8 +24,8 @@ from tidemark.console.rendering import render
 from tidemark.core.errors import Unforeseen
 from tidemark.core.throughput import Forecast, Run
 from tidemark.kafka.errors import KafkaUnavailable
-from tidemark.report.status import PipelineStatus
-from tidemark.report.unfinished_work import UnfinishedWork
+from tidemark.ops.report.status import PipelineStatus
+from tidemark.ops.report.unfinished_work import UnfinishedWork
 
 FRAME = {"root": "", "here": "", "refreshes": True, "toggle": ""}
 

@@ -17,10 +17,10 @@ from tests.console.test_pages import cells
 from tests.support.consoles import SomeRights
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.memory_consoles import memory_app, memory_console, memory_web
+from tidemark.app.statuses import record_status
 from tidemark.console.observer import StatusObserver
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
-from tidemark.lake.status_table import write_status
-from tidemark.statuses import record_status
+from tidemark.delta.status_table import write_status
 
 
 @pytest.fixture

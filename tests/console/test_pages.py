@@ -20,7 +20,7 @@ from tests.support.quality_reports import REPORT
 from tests.support.typed_lake import home_typed_lake
 from tests.support.waiting import wait_until
 from tidemark.console import home
-from tidemark.lake.status_history import LagSample, append_statuses, read_lags
+from tidemark.delta.status_history import LagSample, append_statuses, read_lags
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from starlette.testclient import TestClient
 
 from tests.console.test_pages import cells
-from tests.report.test_cluster import FixedCluster
+from tests.ops.report.test_cluster import FixedCluster
 from tests.support.consoles import SomeRights, app_of, console_of, record_check
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.memory import MemoryKafka, MemoryPartition
@@ -28,19 +28,19 @@ from tests.support.page_text import text_of
 from tests.support.quality_reports import REPORT
 from tests.support.typed_lake import home_typed_lake
 from tests.support.waiting import wait_until
+from tidemark.app.pipeline import Pipeline
 from tidemark.console.guard import LastDagRun
 from tidemark.console.home import Home
 from tidemark.console.observer import StatusObserver
 from tidemark.console.pipelines import BARS
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks
-from tidemark.lake.data_table import DeltaDataTable
-from tidemark.lake.errors import ControlConflict
-from tidemark.lake.status_history import append_statuses
-from tidemark.pipeline import Pipeline
-from tidemark.report.coverage import KnownWatermarks, OffsetState
-from tidemark.report.observed_status import ObservedStatus
-from tidemark.report.status import PipelineStatus
+from tidemark.delta.data_table import DeltaDataTable
+from tidemark.delta.errors import ControlConflict
+from tidemark.delta.status_history import append_statuses
+from tidemark.ops.report.coverage import KnownWatermarks, OffsetState
+from tidemark.ops.report.observed_status import ObservedStatus
+from tidemark.ops.report.status import PipelineStatus
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_bars_that_read_no_rows_have_a_caution(
     zoomed = client.get("/pipelines/events?partition=0").text
     assert "state-missing" in zoomed
     assert "Rows are not read" not in text_of(zoomed)
-    monkeypatch.setattr("tidemark.report.coverage_rows.MOST_BYTES", 0)
+    monkeypatch.setattr("tidemark.ops.report.coverage_rows.MOST_BYTES", 0)
     large = client.get("/pipelines/events?partition=0").text
     assert "state-missing" not in large
     assert "Rows are not read: too many" in text_of(large)
@@ -371,7 +371,7 @@ def test_a_quarantine_of_too_many_places_is_shown_in_a_smaller_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A producer could otherwise make each view of the page read a million spans."""
-    monkeypatch.setattr("tidemark.report.coverage_rows.MOST_SPANS", 2)
+    monkeypatch.setattr("tidemark.ops.report.coverage_rows.MOST_SPANS", 2)
     typed = home_typed_lake(tmp_path)
     typed.broken = (0, 2, 4)
     typed.land_values([b"record"] * 5)

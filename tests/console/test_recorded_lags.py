@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.services import NOW
 from tidemark.console.recorded_lags import Period, StateStart, highest_lags, state_start
-from tidemark.lake.status_history import LagSample
+from tidemark.delta.status_history import LagSample
 
 DAY = Period.DAY.window
 

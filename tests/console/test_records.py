@@ -20,7 +20,7 @@ from tests.support.page_text import text_of
 from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.console.records import MAX_CHARACTERS, MAX_HEADERS, RecordPlace
 from tidemark.core.errors import ExitCode
-from tidemark.lake.columns import BRONZE_SCHEMA
+from tidemark.delta.columns import BRONZE_SCHEMA
 
 JSON = json.dumps([{"a": "é"}] * 4_000, ensure_ascii=False).encode()
 PAGE = "/pipelines/events/records?partition=1&offset={}"

@@ -18,7 +18,7 @@ from tests.support.publication import record_check
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tests.support.typed_lake import home_typed_lake
-from tidemark import pipeline as pipeline_module
+from tidemark.app import pipeline as pipeline_module
 from tidemark.console import pipelines, quality
 from tidemark.quality.check_results import Example, Severity
 

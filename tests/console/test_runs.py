@@ -18,7 +18,7 @@ from tests.support.memory_consoles import memory_console
 from tests.support.page_text import text_of
 from tests.support.plans import wanted
 from tests.support.quality_reports import REPORT
-from tidemark.backfill.selection import select
+from tidemark.bronze.backfill.selection import select
 from tidemark.console.guard import AirflowRun
 from tidemark.console.runs import run_of
 from tidemark.console.server import build_app

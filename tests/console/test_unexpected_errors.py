@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.consoles import console_of
 from tests.support.file_lake import home_lake
-from tidemark.app import App
+from tidemark.app.app import App
 
 SECRET = "s3://AKIASECRET:pw@bucket value={'card': '4111'}"
 REASON = "card+4111+of+ada"

@@ -19,7 +19,7 @@ from tests.support.topics import delete_records, make_topic
 from tests.support.transactions import produce_values
 from tests.support.waiting import wait_until
 from tidemark.console.server import build_app
-from tidemark.dev.broker import BrokerStatus
+from tidemark.local.broker import BrokerStatus
 
 pytestmark = pytest.mark.broker
 
@@ -105,7 +105,7 @@ def test_progress_shows_the_chunks_of_a_recorded_backfill(
     pipeline = app_of(tmp_path, broker.bootstrap)().pipeline("tides")
     pipeline.plan("test")
     produce_values(broker.bootstrap, topic, 10)
-    from tidemark.backfill.selection import select
+    from tidemark.bronze.backfill.selection import select
 
     backfills = pipeline.backfills
     selection = select(offsets=["0:0-4"])

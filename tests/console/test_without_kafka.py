@@ -15,13 +15,13 @@ from starlette.responses import Response
 from starlette.testclient import TestClient
 
 from tests.console.test_pages import cells
-from tests.report.test_cluster import CLUSTER, PARTITION, FixedCluster
+from tests.ops.report.test_cluster import CLUSTER, PARTITION, FixedCluster
 from tests.support.consoles import SomeRights
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.memory import MemoryKafka
 from tests.support.memory_consoles import MemoryApp, memory_app
 from tests.support.page_text import text_of
-from tidemark.connections import connection_variable, kafka_connection
+from tidemark.app.connections import connection_variable, kafka_connection
 from tidemark.console.guard import Viewer
 from tidemark.console.home import Home
 from tidemark.console.server import build_app

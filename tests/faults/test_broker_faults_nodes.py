@@ -34,16 +34,16 @@ from tests.support.mid_read import LONG, ShortTimeoutLake, in_mid_read
 from tests.support.transactions import Record, append, produce_records, produce_values
 from tests.support.verdict import judge
 from tests.support.waiting import wait_until
+from tidemark.bronze.ingest.errors import LogTruncated
+from tidemark.bronze.ingest.executor import ExecutionResult
 from tidemark.core.errors import EndBehindCommitted, ExitCode
 from tidemark.core.offsets import Span
 from tidemark.core.plan import Plan
 from tidemark.core.watermarks import IsolationLevel as Level
-from tidemark.ingest.errors import LogTruncated
-from tidemark.ingest.executor import ExecutionResult
 from tidemark.kafka.cluster import KafkaClusterReader
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.kafka.watermarks import KafkaWatermarkReader
-from tidemark.report.verification import DifferenceKind
+from tidemark.ops.report.verification import DifferenceKind
 from tidemark.spark.sockets import free_ports
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import StartPolicy

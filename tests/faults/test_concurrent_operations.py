@@ -34,11 +34,11 @@ from tests.support.transactions import (
     produce_committed,
     produce_records,
 )
-from tidemark.backfill.selection import select
+from tidemark.bronze.backfill.selection import select
+from tidemark.bronze.ingest.errors import BackfillOpen, PlanCancelled
+from tidemark.bronze.repair.errors import PlanNotLanded, PlanStillOpen
 from tidemark.core.errors import ExitCode, TransientError, UnknownOutcomeError
-from tidemark.dev.broker import BrokerStatus
-from tidemark.ingest.errors import BackfillOpen, PlanCancelled
-from tidemark.repair.errors import PlanNotLanded, PlanStillOpen
+from tidemark.local.broker import BrokerStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,7 @@ from tests.support.proxy import ProxiedBroker
 from tests.support.transactions import produce_values
 from tests.support.waiting import wait_until
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import BrokerStatus
+from tidemark.local.broker import BrokerStatus
 from tidemark.spark import connect
 from tidemark.spark.connect import connect_sessions, server_error
 from tidemark.spark.engine import TOKEN_VARIABLE, Server

@@ -1,7 +1,7 @@
 """Every step of every process is killed before and after it, and the process runs again.
 
-Each case kills a real process at a fail point (dev/failpoints.py) or during a read. It repeats the
-command as an operator or Airflow does, and then compares the table with the log.
+Each case kills a real process at a fail point (local/failpoints.py) or during a read. It repeats
+the command as an operator or Airflow does, and then compares the table with the log.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from tests.support.transactions import (
     produce_values,
 )
 from tests.support.waiting import wait_until
-from tidemark.backfill.selection import select
-from tidemark.backfill.service import Backfills, ChunkState
+from tidemark.bronze.backfill.selection import select
+from tidemark.bronze.backfill.service import Backfills, ChunkState
+from tidemark.bronze.ingest.errors import PlanFenced
+from tidemark.bronze.repair.errors import PlanLanded
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.events import Abandoned
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
-from tidemark.dev.broker import BrokerStatus
-from tidemark.dev.failpoints import kill_message
-from tidemark.ingest.errors import PlanFenced
-from tidemark.repair.errors import PlanLanded
+from tidemark.local.broker import BrokerStatus
+from tidemark.local.failpoints import kill_message
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,6 +1,6 @@
 """Processes that decode and merge are killed at their steps and run again.
 
-tests/typed/test_decoder_crashes.py kills every step of a decoder in one process.
+tests/silver/typed/test_decoder_crashes.py kills every step of a decoder in one process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.registry import Registry, avro_bytes, framed
 from tests.support.transactions import Record, produce_records
 from tests.support.waiting import wait_until
 from tidemark.core.plan import Plan
-from tidemark.dev.broker import BrokerStatus
+from tidemark.local.broker import BrokerStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

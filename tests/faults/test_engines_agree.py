@@ -17,8 +17,8 @@ from tests.conftest import PROJECT, TopicFactory
 from tests.core.test_errors import concrete_errors
 from tests.support.commands import Command, CommandResult
 from tests.support.transactions import Record, produce_records
-from tidemark.connections import connection_variable, kafka_connection
-from tidemark.dev.broker import BrokerStatus
+from tidemark.app.connections import connection_variable, kafka_connection
+from tidemark.local.broker import BrokerStatus
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults]

@@ -93,7 +93,7 @@ def test_a_fence_without_a_test_is_reported(tmp_path: Path) -> None:
 @pytest.mark.e2e
 @pytest.mark.faults
 def test_the_selected_tests_pass_without_a_mutation(tmp_path: Path) -> None:
-    some = ("tests/core/test_plan_rules.py", "tests/ingest/test_executor.py")
+    some = ("tests/core/test_plan_rules.py", "tests/bronze/ingest/test_executor.py")
     outcome = run_tests(("-m", _without_real_parts(), *some), tmp_path)
     assert (outcome.code, outcome.failed) == (0, ()), outcome.output
     assert outcome.passed

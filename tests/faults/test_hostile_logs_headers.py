@@ -10,8 +10,8 @@ from tests.faults.tally import TableJudge
 from tests.support.lake import Lake
 from tests.support.raw_batches import RawRecord, produce_raw
 from tests.support.transactions import produce_values
-from tidemark.dev.broker import BrokerStatus
-from tidemark.dev.producer import producer_settings
+from tidemark.local.broker import BrokerStatus
+from tidemark.local.producer import producer_settings
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.faults]
 

@@ -17,8 +17,8 @@ from tests.support.kafka_judge import log_ranges, read_all
 from tests.support.lake import Lake
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records, produce_values
-from tidemark.dev.broker import Broker, BrokerConfig, BrokerStatus
-from tidemark.dev.broker_settings import data_folder
+from tidemark.local.broker import Broker, BrokerConfig, BrokerStatus
+from tidemark.local.broker_settings import data_folder
 from tidemark.spec.layout import Layout
 
 if TYPE_CHECKING:

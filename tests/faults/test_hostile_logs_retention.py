@@ -26,7 +26,7 @@ from tests.support.topics import (
 from tests.support.transactions import Record, produce_values
 from tests.support.verdict import judge
 from tidemark.core.errors import LostRange
-from tidemark.dev.broker import BrokerStatus
+from tidemark.local.broker import BrokerStatus
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

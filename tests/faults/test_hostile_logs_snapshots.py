@@ -22,11 +22,11 @@ from tests.support.transactions import (
     produce_values,
 )
 from tests.support.waiting import wait_until
+from tidemark.bronze.ingest.errors import LogTruncated
 from tidemark.core.errors import EndBehindCommitted
-from tidemark.dev.broker import Broker, BrokerConfig
-from tidemark.dev.broker_settings import data_folder
-from tidemark.ingest.errors import LogTruncated
 from tidemark.kafka.errors import KafkaUnavailable
+from tidemark.local.broker import Broker, BrokerConfig
+from tidemark.local.broker_settings import data_folder
 from tidemark.spec.layout import Layout
 from tidemark.spec.ref import PipelineRef
 

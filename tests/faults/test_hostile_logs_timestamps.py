@@ -14,7 +14,7 @@ from tests.support.kafka_judge import read_all
 from tests.support.lake import row_as_delivered
 from tests.support.raw_batches import RawRecord, produce_raw
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import BrokerStatus
+from tidemark.local.broker import BrokerStatus
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults]
 

@@ -15,8 +15,8 @@ from tests.support.topics import add_partitions, delete_records, delete_topic, r
 from tests.support.transactions import produce_values
 from tests.support.verdict import judge
 from tidemark.core.errors import TopicRecreated
-from tidemark.dev.broker import BrokerStatus
 from tidemark.kafka.errors import TopicMissing
+from tidemark.local.broker import BrokerStatus
 from tidemark.spec.model import StartPolicy
 from tidemark.spec.ref import PipelineRef
 

@@ -20,9 +20,9 @@ from tests.support.transactions import (
     produce_values,
     wait_until_stable,
 )
+from tidemark.bronze.ingest.executor import ExecutionResult
 from tidemark.core.watermarks import IsolationLevel
-from tidemark.dev.broker import BrokerStatus
-from tidemark.ingest.executor import ExecutionResult
+from tidemark.local.broker import BrokerStatus
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -17,8 +17,8 @@ from tests.support.crashes import SPEC, Site
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, append, produce_values
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import BrokerStatus
-from tidemark.dev.producer import producer_settings
+from tidemark.local.broker import BrokerStatus
+from tidemark.local.producer import producer_settings
 from tidemark.spec.layout import Layout
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults]

@@ -16,11 +16,11 @@ import pytest
 
 from tests.conftest import TopicFactory
 from tests.support.transactions import produce_values
-from tidemark.app import App
-from tidemark.connections import connection_variable, kafka_connection
+from tidemark.app.app import App
+from tidemark.app.connections import connection_variable, kafka_connection
+from tidemark.app.run import run
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import BrokerStatus
-from tidemark.run import run
+from tidemark.local.broker import BrokerStatus
 from tidemark.spark.engine import Server
 from tidemark.spark.server import SparkServer
 from tidemark.spark.settings import server_settings

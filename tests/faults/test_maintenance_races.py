@@ -31,17 +31,17 @@ from tests.support.file_lake import WEEK
 from tests.support.kafka_file_lake import KafkaFileLake
 from tests.support.plans import make_spec
 from tests.support.spark_optimize import optimize
+from tidemark.bronze.ingest.errors import DuplicateRows
+from tidemark.bronze.ingest.ledgers import read_checked_ledger
 from tidemark.core.errors import DuplicateEvents, TransientError, UnknownOutcomeError
-from tidemark.dev.broker import BrokerStatus
-from tidemark.ingest.errors import DuplicateRows
-from tidemark.ingest.ledgers import read_checked_ledger
-from tidemark.lake.compaction import Compaction
-from tidemark.lake.control_repair import DeltaControlRepair
-from tidemark.lake.deduplication import Deduplication
-from tidemark.lake.errors import CompactionConflict
-from tidemark.lake.maintained_table import DeltaMaintainedTable
-from tidemark.maintenance.rules import MaintenanceOutcome
-from tidemark.maintenance.service import Maintenance
+from tidemark.delta.compaction import Compaction
+from tidemark.delta.control_repair import DeltaControlRepair
+from tidemark.delta.deduplication import Deduplication
+from tidemark.delta.errors import CompactionConflict
+from tidemark.delta.maintained_table import DeltaMaintainedTable
+from tidemark.local.broker import BrokerStatus
+from tidemark.ops.maintenance.rules import MaintenanceOutcome
+from tidemark.ops.maintenance.service import Maintenance
 from tidemark.spec.ref import PipelineRef
 
 if TYPE_CHECKING:

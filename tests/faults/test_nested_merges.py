@@ -16,10 +16,10 @@ from tests.support.file_merger import FileMerger
 from tests.support.nesting import kill, nested
 from tests.support.upsert_lake import UpsertLake
 from tidemark.core.errors import TidemarkError
-from tidemark.lake.control_table import DeltaControlTable
+from tidemark.delta.control_table import DeltaControlTable
+from tidemark.silver.typed.quarantine import TypedTablePair
+from tidemark.silver.upsert.table import DeltaUpsertTable
 from tidemark.spec.upsert import Deletes, MergePlan
-from tidemark.typed.quarantine import TypedTablePair
-from tidemark.upsert.table import DeltaUpsertTable
 
 pytestmark = pytest.mark.faults
 

@@ -14,13 +14,13 @@ from deltalake import DeltaTable
 
 from tests.support.nesting import kill, nested
 from tests.support.typed_lake import FileDecoder, TypedLake
+from tidemark.bronze.ingest.errors import PlanFenced
 from tidemark.core.errors import HistoriesDiverge, TidemarkError
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.ingest.errors import PlanFenced
-from tidemark.lake.control_table import DeltaControlTable
-from tidemark.lake.data_table import DeltaDataTable
-from tidemark.typed.errors import DecodedDifferently, QuarantineRestored
-from tidemark.typed.quarantine import DeltaQuarantine
+from tidemark.delta.control_table import DeltaControlTable
+from tidemark.delta.data_table import DeltaDataTable
+from tidemark.silver.typed.errors import DecodedDifferently, QuarantineRestored
+from tidemark.silver.typed.quarantine import DeltaQuarantine
 
 pytestmark = pytest.mark.faults
 

@@ -15,11 +15,11 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.support.file_lake import FileLake, put_back, remove_old_commits
+from tidemark.bronze.ingest.errors import RowsChanged
+from tidemark.bronze.repair.errors import NothingToDo
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import LedgerBehindTable
-from tidemark.ingest.errors import RowsChanged
-from tidemark.lake.errors import RowsWouldBeLost
-from tidemark.repair.errors import NothingToDo
+from tidemark.delta.errors import RowsWouldBeLost
 
 pytestmark = [pytest.mark.faults]
 

@@ -24,6 +24,8 @@ from tests.support.transactions import (
     produce_values,
 )
 from tests.support.zombies import zombie as held_driver
+from tidemark.bronze.ingest.errors import PlanCancelled
+from tidemark.bronze.repair.errors import NothingToDo
 from tidemark.core.errors import (
     ControlTruncated,
     LedgerBehindTable,
@@ -33,10 +35,8 @@ from tidemark.core.errors import (
     TidemarkError,
 )
 from tidemark.core.origins import RunOrigin
-from tidemark.dev.broker import BrokerStatus
-from tidemark.ingest.errors import PlanCancelled
-from tidemark.lake.errors import ForeignCommit
-from tidemark.repair.errors import NothingToDo
+from tidemark.delta.errors import ForeignCommit
+from tidemark.local.broker import BrokerStatus
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -35,7 +35,7 @@ from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records
 from tests.support.waiting import wait_until
 from tidemark.core.errors import ExitCode
-from tidemark.dev.broker import BrokerStatus
+from tidemark.local.broker import BrokerStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -33,17 +33,17 @@ from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_aborted, produce_values
 from tests.support.waiting import wait_until
 from tests.support.zombies import LostAnswer, PortWithStep, zombie
+from tidemark.bronze.ingest.errors import BackfillOpen, PlanCancelled
+from tidemark.bronze.ingest.executor import ExecutionResult
+from tidemark.bronze.ingest.planner import Planner, PlanOutcome
+from tidemark.bronze.repair.errors import PlanLanded
 from tidemark.core.errors import ExitCode
 from tidemark.core.events import Abandoned
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind
-from tidemark.dev.broker import BrokerStatus
-from tidemark.ingest.errors import BackfillOpen, PlanCancelled
-from tidemark.ingest.executor import ExecutionResult
-from tidemark.ingest.planner import Planner, PlanOutcome
-from tidemark.lake.errors import ControlConflict, TransactionConflict
-from tidemark.lake.maintained_table import DeltaMaintainedTable
-from tidemark.repair.errors import PlanLanded
+from tidemark.delta.errors import ControlConflict, TransactionConflict
+from tidemark.delta.maintained_table import DeltaMaintainedTable
+from tidemark.local.broker import BrokerStatus
 from tidemark.spec.model import StartPolicy
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tidemark.core.cluster import PartitionDescription, TopicDescription
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.watermarks import IsolationLevel
-from tidemark.dev.broker import Broker, BrokerConfig
 from tidemark.kafka.cluster import KafkaClusterReader
 from tidemark.kafka.errors import KafkaUnavailable, TopicMissing
 from tidemark.kafka.groups import KafkaGroupOffsets
 from tidemark.kafka.options import client_config, spark_options
 from tidemark.kafka.reader import KafkaLogReader
 from tidemark.kafka.watermarks import KafkaWatermarkReader
+from tidemark.local.broker import Broker, BrokerConfig
 from tidemark.spec.layout import Layout
 
 if TYPE_CHECKING:

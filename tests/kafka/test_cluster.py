@@ -14,9 +14,9 @@ from tests.support.kafka_judge import log_ranges
 from tests.support.topics import delete_records
 from tests.support.transactions import produce_values
 from tidemark.core.cluster import BrokerDescription
-from tidemark.dev.broker import BrokerStatus
 from tidemark.kafka.cluster import PARTITIONS_AT_ONCE, KafkaClusterReader
 from tidemark.kafka.errors import KafkaUnavailable, TopicMissing
+from tidemark.local.broker import BrokerStatus
 from tidemark.spark.sockets import free_ports
 from tidemark.spec.layout import Layout
 

@@ -14,10 +14,10 @@ from tests.conftest import TopicFactory
 from tests.support.kafka_judge import group_names
 from tests.support.memory import MemoryGroups
 from tests.support.transactions import Record, open_transaction, produce_values
-from tidemark.dev.broker import BrokerStatus
+from tidemark.bronze.repair.exports import GroupOffsets
 from tidemark.kafka.errors import GroupActive, KafkaRefused, KafkaUnavailable, TopicMissing
 from tidemark.kafka.groups import KafkaGroupOffsets
-from tidemark.repair.exports import GroupOffsets
+from tidemark.local.broker import BrokerStatus
 from tidemark.spark.sockets import free_ports
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import PROJECT
 from tidemark.kafka.errors import InvalidConnection
 from tidemark.kafka.options import READER_DEFAULTS, client_config, spark_options
-from tidemark.typed.registry import ConfluentRegistry
+from tidemark.silver.typed.registry import ConfluentRegistry
 
 SERVERS = {"bootstrap.servers": "one:9092,two:9092"}
 LOGIN = {

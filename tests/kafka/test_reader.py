@@ -33,9 +33,9 @@ from tests.support.transactions import (
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.core.watermarks import IsolationLevel
-from tidemark.dev.broker import BrokerStatus
 from tidemark.kafka.errors import KafkaRefused, KafkaUnavailable, OffsetsDeleted, TopicMissing
 from tidemark.kafka.reader import KafkaLogReader
+from tidemark.local.broker import BrokerStatus
 from tidemark.spark.sockets import free_ports
 from tidemark.spec.layout import Layout
 

@@ -10,10 +10,10 @@ from tests.conftest import TopicFactory
 from tests.support.kafka_judge import group_names
 from tests.support.transactions import Record, produce_committed, produce_records, produce_values
 from tidemark.core.errors import UnknownPartition
-from tidemark.dev.broker import BrokerStatus
 from tidemark.kafka.cluster import KafkaClusterReader
 from tidemark.kafka.errors import InvalidTopic, TopicExists, TopicMissing
 from tidemark.kafka.topics import KafkaTopics, TopicSample
+from tidemark.local.broker import BrokerStatus
 
 pytestmark = pytest.mark.broker
 

@@ -26,11 +26,11 @@ from tests.support.transactions import (
     wait_until_stable,
 )
 from tidemark.core.watermarks import IsolationLevel, Watermarks
-from tidemark.dev.broker import BrokerStatus
 from tidemark.kafka import admin as admin_requests
 from tidemark.kafka.cluster import KafkaClusterReader
 from tidemark.kafka.errors import KafkaRefused, KafkaUnreachable, NoTopicId, TopicMissing
 from tidemark.kafka.watermarks import KafkaWatermarkReader
+from tidemark.local.broker import BrokerStatus
 from tidemark.spark.sockets import free_ports
 
 pytestmark = pytest.mark.broker

@@ -19,8 +19,8 @@ from tidemark.core.errors import TransientError
 from tidemark.core.origins import PlanOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import FENCED_VERSION, TableState
+from tidemark.delta.errors import ControlConflict, EngineFailed, TransactionConflict
 from tidemark.kafka.errors import KafkaUnavailable
-from tidemark.lake.errors import ControlConflict, EngineFailed, TransactionConflict
 from tidemark.spec.model import PipelineSpec
 
 Program: TypeAlias = Callable[[MemoryPipeline], object]

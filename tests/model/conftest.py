@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tenacity import wait_none
 
-from tidemark.lake import conflicts
+from tidemark.delta import conflicts
 
 
 @pytest.fixture(autouse=True, scope="package")

@@ -15,10 +15,10 @@ from typing import TypeAlias
 from tests.model.actors import Done
 from tests.model.programs import CheckEnd
 from tests.model.world import Fate, World
+from tidemark.bronze.ingest.executor import ExecutionResult
 from tidemark.core.errors import TidemarkError
 from tidemark.core.event_rows import Row
 from tidemark.core.publication import PublicationStatus
-from tidemark.ingest.executor import ExecutionResult
 from tidemark.spec.model import StartPolicy
 
 Offset = tuple[str, int, int]

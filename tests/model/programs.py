@@ -11,8 +11,15 @@ from tests.model.actors import Program
 from tests.model.world import World
 from tests.support.plans import MemoryPipeline, wanted
 from tests.support.quality_reports import REPORT
-from tidemark.backfill.selection import RetainedLog
-from tidemark.backfill.service import recorded_request
+from tidemark.bronze.backfill.selection import RetainedLog
+from tidemark.bronze.backfill.service import recorded_request
+from tidemark.bronze.ingest.errors import PlanFenced, RecordsMissed
+from tidemark.bronze.repair.errors import (
+    NothingToDo,
+    PlanLanded,
+    PlanStillOpen,
+    RowsInDoubt,
+)
 from tidemark.core.errors import (
     ControlTruncated,
     LedgerBehindTable,
@@ -28,16 +35,9 @@ from tidemark.core.errors import (
 from tidemark.core.events import ControlEvent
 from tidemark.core.ledger import CheckedLedger
 from tidemark.core.origins import RunOrigin
-from tidemark.ingest.errors import PlanFenced, RecordsMissed
-from tidemark.lake.errors import RowsWouldBeLost
+from tidemark.delta.errors import RowsWouldBeLost
 from tidemark.quality.check_results import BatchRef, QualityReport
 from tidemark.quality.service import Quality
-from tidemark.repair.errors import (
-    NothingToDo,
-    PlanLanded,
-    PlanStillOpen,
-    RowsInDoubt,
-)
 
 MAX_ROUNDS = 25
 """Maximum number of rounds until an operator has settled a pipeline."""

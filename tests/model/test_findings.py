@@ -13,10 +13,10 @@ from tests.model.programs import abandon, run
 from tests.model.world import make_world
 from tests.support.memory import MemoryTable
 from tests.support.plans import MemoryPipeline, make_pipeline_with_concurrent_run
+from tidemark.bronze.repair.errors import PlanLanded
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import ControlTruncated, TableRestored, TidemarkError
 from tidemark.core.plan import Plan
-from tidemark.repair.errors import PlanLanded
 
 
 def test_i1_a_plan_committed_just_before_its_fence_is_not_abandoned() -> None:

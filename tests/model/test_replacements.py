@@ -14,11 +14,11 @@ import pytest
 
 from tests.support.memory import MemoryRow
 from tests.support.plans import MemoryPipeline, wanted
+from tidemark.bronze.ingest.errors import BackfillOpen, PlanFenced
+from tidemark.bronze.repair.errors import NothingToDo
 from tidemark.core.errors import TidemarkError
 from tidemark.core.event_rows import Row
 from tidemark.core.origins import RunOrigin
-from tidemark.ingest.errors import BackfillOpen, PlanFenced
-from tidemark.repair.errors import NothingToDo
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from tests.support.plans import MemoryPipeline, make_spec
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import FENCED_VERSION, TableSize, TableState
 from tidemark.core.watermarks import IsolationLevel
-from tidemark.lake.errors import EngineFailed, TransactionConflict
+from tidemark.delta.errors import EngineFailed, TransactionConflict
 from tidemark.spec.model import PipelineSpec
 
 _T = TypeVar("_T")

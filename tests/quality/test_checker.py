@@ -23,9 +23,9 @@ from tests.support.quality_reports import BRONZE, report_often
 from tests.support.registry import avro_bytes, framed
 from tidemark.core.offsets import Span
 from tidemark.core.plan import PlanRef
-from tidemark.dev.samples import SAMPLES
-from tidemark.lake import row_queries
-from tidemark.lake.errors import EngineFailed
+from tidemark.delta import row_queries
+from tidemark.delta.errors import EngineFailed
+from tidemark.local.samples import SAMPLES
 from tidemark.quality.check_results import (
     BatchRef,
     CheckOutcome,
@@ -42,8 +42,8 @@ from tidemark.quality.data_docs import DataDocs
 from tidemark.quality.errors import SuiteError
 from tidemark.quality.suite import BATCH_COLUMNS
 from tidemark.quality.suite_draft import draft_suite
+from tidemark.silver.typed.profile import Profile, RegistryAnswers
 from tidemark.spec.decode import RegisteredSchema
-from tidemark.typed.profile import Profile, RegistryAnswers
 
 SHIPPED = PROJECT / "include" / "expectations"
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

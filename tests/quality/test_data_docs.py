@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.services import NOW
-from tidemark.lake.errors import ClockDiffers
+from tidemark.delta.errors import ClockDiffers
 from tidemark.quality.data_docs import DataDocs
 
 DAY = timedelta(days=1)

@@ -23,21 +23,21 @@ from tests.support.file_lake import FileLake, put_back
 from tests.support.plans import make_plan
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
+from tidemark.bronze.ingest.errors import PlanCancelled, UnknownPlan
+from tidemark.bronze.repair.errors import PlanNotLanded
 from tidemark.core.errors import TableBehindLedger
 from tidemark.core.event_rows import decode, encode
 from tidemark.core.events import ControlEvent, Planned, PublicationDecided
 from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.publication import PublicationStatus
-from tidemark.ingest.errors import PlanCancelled, UnknownPlan
-from tidemark.lake.control_table import COLUMNS, DeltaControlTable
-from tidemark.lake.errors import ControlConflict
-from tidemark.lake.published_view import Engine, published_view
-from tidemark.lake.table_io import arrow_table
+from tidemark.delta.control_table import COLUMNS, DeltaControlTable
+from tidemark.delta.errors import ControlConflict
+from tidemark.delta.published_view import Engine, published_view
+from tidemark.delta.table_io import arrow_table
 from tidemark.quality.check_results import BatchRef, QualityReport, RecordedRange, Severity
 from tidemark.quality.errors import NotBlocked, PlanReplaced
 from tidemark.quality.service import Quality
-from tidemark.repair.errors import PlanNotLanded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from tests.support.disks import mounted
 from tests.support.waiting import wait_until
 from tidemark.core.errors import SetupError, TidemarkError
-from tidemark.lake.errors import EngineFailed, StorageRefused, StorageUnavailable
+from tidemark.delta.errors import EngineFailed, StorageRefused, StorageUnavailable
 from tidemark.spark.failures import session_settings, spark_error
 from tidemark.spec.layout import LOG_FOLDER
 

@@ -27,7 +27,7 @@ from tests.support.proxy import Gate, ProxiedBroker, proxied_broker
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records
 from tests.support.waiting import wait_until
-from tidemark.connections import connection_variable
+from tidemark.app.connections import connection_variable
 from tidemark.spark.connect import connect_sessions
 from tidemark.spark.server import SparkServer
 from tidemark.spark.settings import server_settings

@@ -21,14 +21,14 @@ from pyarrow.fs import FileSystem
 from tests.support.memory import MemoryKafka
 from tests.support.plans import UNCOMPARED, make_plan
 from tests.support.services import NOW
+from tidemark.bronze.ingest.spark_sink import SparkSink
 from tidemark.core.datafile import DataFile
 from tidemark.core.errors import SetupError
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
-from tidemark.ingest.spark_sink import SparkSink
-from tidemark.lake.data_table import DeltaDataTable
-from tidemark.lake.errors import EngineFailed, LandingOvertaken, TableAltered, TransactionConflict
-from tidemark.lake.storage import folder_of
+from tidemark.delta.data_table import DeltaDataTable
+from tidemark.delta.errors import EngineFailed, LandingOvertaken, TableAltered, TransactionConflict
+from tidemark.delta.storage import folder_of
 from tidemark.spark import parquet
 
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])

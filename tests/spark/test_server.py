@@ -19,7 +19,7 @@ from pyspark.sql.connect.shell.progress import StageInfo
 from tests.support.disks import mounted
 from tests.support.waiting import wait_until
 from tidemark.core.errors import SetupError
-from tidemark.lake.errors import StorageUnavailable
+from tidemark.delta.errors import StorageUnavailable
 from tidemark.spark.connect import ConnectSessions, TaskCounter, connect_sessions
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
 from tidemark.spark.errors import EngineStopped, EngineUnavailable, EngineUnsuitable

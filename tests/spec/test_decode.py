@@ -13,11 +13,11 @@ from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import DecodeOrigin
 from tidemark.core.plan import Plan
+from tidemark.silver.typed.decoder import stale_offsets
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec, PublishRule
 from tidemark.spec.fields import Decimal, ListOf, Struct, plain_type
 from tidemark.spec.type_parsing import InvalidType, parse_type
 from tidemark.spec.upsert import UpsertSpec
-from tidemark.typed.decoder import stale_offsets
 
 
 def test_types_survive_parsing_and_printing() -> None:

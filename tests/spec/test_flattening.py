@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.lake.columns import BRONZE_SCHEMA
+from tidemark.delta.columns import BRONZE_SCHEMA
+from tidemark.silver.typed.columns import decoded_parts, typed_schema
+from tidemark.silver.upsert.table import upsert_schema
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
 from tidemark.spec.fields import Struct
 from tidemark.spec.flattening import (
@@ -15,8 +17,6 @@ from tidemark.spec.flattening import (
     unflattened,
 )
 from tidemark.spec.upsert import UpsertSpec
-from tidemark.typed.columns import decoded_parts, typed_schema
-from tidemark.upsert.table import upsert_schema
 
 
 @pytest.mark.parametrize(

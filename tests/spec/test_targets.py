@@ -8,7 +8,7 @@ import pytest
 
 from tests.spec.test_loading import Folders, folders, problems_of
 from tests.support.plans import no_owner
-from tidemark.lake.errors import StorageUnavailable
+from tidemark.delta.errors import StorageUnavailable
 from tidemark.spec.errors import SpecError
 from tidemark.spec.layout import Layout
 from tidemark.spec.loading import load_specs

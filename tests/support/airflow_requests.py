@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from tidemark.dev.airflow_api import AirflowApi
+from tidemark.local.airflow_api import AirflowApi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

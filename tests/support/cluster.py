@@ -26,9 +26,9 @@ from confluent_kafka.admin import (
 from tests.support.kafka_judge import log_ranges
 from tests.support.proxy import ProxiedBroker, Proxy
 from tests.support.waiting import wait_until
-from tidemark.dev.broker import Broker, BrokerConfig, BrokerStatus, Listener
-from tidemark.dev.broker_settings import HOST, data_folder, properties_file
-from tidemark.dev.broker_state import load
+from tidemark.local.broker import Broker, BrokerConfig, BrokerStatus, Listener
+from tidemark.local.broker_settings import HOST, data_folder, properties_file
+from tidemark.local.broker_state import load
 from tidemark.spark.processes import runs_with
 from tidemark.spark.sockets import is_free
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tidemark import cli
-from tidemark.connections import connection_variable, kafka_connection
-from tidemark.dev.broker import BrokerStatus
+from tidemark.app.connections import connection_variable, kafka_connection
 from tidemark.kafka import admin
+from tidemark.local.broker import BrokerStatus
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
 
 

@@ -18,16 +18,16 @@ from starlette.testclient import TestClient
 from tests.support.publication import record_check as record_decision_of
 from tests.support.quality_reports import REPORT
 from tests.support.waiting import wait_until
-from tidemark.app import App
-from tidemark.connections import connection_variable, kafka_connection
+from tidemark.app.app import App
+from tidemark.app.connections import connection_variable, kafka_connection
+from tidemark.app.pipeline import Pipeline
 from tidemark.console.guard import AirflowRun, LastDagRun, LinkGuard, Viewer
 from tidemark.console.server import build_app
 from tidemark.core.throughput import Forecast
-from tidemark.dev.broker_settings import HOST
-from tidemark.pipeline import Pipeline
+from tidemark.local.broker_settings import HOST
+from tidemark.ops.report.status import PartitionStatus, PipelineStatus
+from tidemark.ops.report.unfinished_work import UnfinishedWork
 from tidemark.quality.check_results import CheckResult
-from tidemark.report.status import PartitionStatus, PipelineStatus
-from tidemark.report.unfinished_work import UnfinishedWork
 from tidemark.spark.sockets import free_ports
 from tidemark.spec.model import AlarmRules, PipelineSpec
 

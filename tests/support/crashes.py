@@ -21,11 +21,11 @@ from tests.support import PROJECT
 from tests.support.lake import Lake
 from tests.support.proxy import Gate, ProxiedBroker
 from tests.support.waiting import wait_until
-from tidemark import steps
-from tidemark.app import App
-from tidemark.connections import connection_variable, kafka_connection
+from tidemark.app import steps
+from tidemark.app.app import App
+from tidemark.app.connections import connection_variable, kafka_connection
 from tidemark.core.plan import PlanRef
-from tidemark.dev.failpoints import PORTS, VARIABLE, kill_message
+from tidemark.local.failpoints import PORTS, VARIABLE, kill_message
 from tidemark.spark.settings import local_settings
 from tidemark.spark.submit import conf_arguments, plan_arguments, search_path
 

@@ -26,6 +26,7 @@ from deltalake import DeltaTable
 from tests.support.memory import MemoryKafka
 from tests.support.plans import bronze_row, make_spec, wanted
 from tests.support.services import NOW, DeltaServices
+from tidemark.bronze.ingest.protocols import LogReader, TopicLogReader, TopicReader
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.errors import TableBehindLedger
 from tidemark.core.offsets import Span, SpanSet
@@ -33,9 +34,8 @@ from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel, Position
-from tidemark.ingest.protocols import LogReader, TopicLogReader, TopicReader
-from tidemark.lake.columns import BRONZE_SCHEMA
-from tidemark.lake.storage import folder_of
+from tidemark.delta.columns import BRONZE_SCHEMA
+from tidemark.delta.storage import folder_of
 from tidemark.spark import parquet
 from tidemark.spec.model import PipelineSpec
 

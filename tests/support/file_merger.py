@@ -9,7 +9,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from tests.support.upsert_lake import Row, UpsertLake
-from tidemark.lake.errors import EngineFailed
+from tidemark.delta.errors import EngineFailed
 from tidemark.spec.upsert import MergePlan, MergeScope
 
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tests.support.typed_lake import TypedLake
+from tidemark.silver.typed.formats.spark_payloads import FORMS_AT_ONCE
+from tidemark.silver.typed.spark_decoder import SparkDecoder
 from tidemark.spec.decode import QuarantineReason
 from tidemark.spec.flattening import field_name
-from tidemark.typed.formats.spark_payloads import FORMS_AT_ONCE
-from tidemark.typed.spark_decoder import SparkDecoder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

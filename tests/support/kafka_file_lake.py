@@ -12,10 +12,10 @@ from tests.support.file_lake import FileLake
 from tests.support.transactions import Record, append
 from tests.support.verdict import Verdict, judge
 from tidemark.core.watermarks import IsolationLevel
-from tidemark.dev.producer import producer_settings
 from tidemark.kafka.options import client_config
 from tidemark.kafka.reader import KafkaLogReader
 from tidemark.kafka.watermarks import KafkaWatermarkReader
+from tidemark.local.producer import producer_settings
 
 
 @dataclass

@@ -15,9 +15,9 @@ from deltalake.exceptions import TableNotFoundError
 from tests.support.kafka_judge import DeliveredRecord
 from tests.support.plans import make_spec
 from tests.support.services import NOW, DeltaServices
+from tidemark.bronze.ingest.executor import ExecutionResult
+from tidemark.bronze.ingest.spark_sink import SparkSink
 from tidemark.core.plan import Plan
-from tidemark.ingest.executor import ExecutionResult
-from tidemark.ingest.spark_sink import SparkSink
 from tidemark.kafka.options import client_config, spark_options
 from tidemark.kafka.reader import KafkaLogReader
 from tidemark.kafka.watermarks import KafkaWatermarkReader

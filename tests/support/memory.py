@@ -37,14 +37,14 @@ from tidemark.core.table_state import (
 )
 from tidemark.core.throughput import RUNS, Run, Throughput
 from tidemark.core.watermarks import IsolationLevel, Position, TopicWatermarks, Watermarks
-from tidemark.kafka.errors import GroupActive, OffsetsDeleted, TopicMissing
-from tidemark.lake.errors import (
+from tidemark.delta.errors import (
     ControlConflict,
     ForeignCommit,
     RemovalFenced,
     RowsWouldBeLost,
     TransactionConflict,
 )
+from tidemark.kafka.errors import GroupActive, OffsetsDeleted, TopicMissing
 
 
 @dataclass

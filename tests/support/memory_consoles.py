@@ -12,11 +12,11 @@ from starlette.testclient import TestClient
 
 from tests.support.consoles import Admits, SomeRights, app_of
 from tests.support.file_lake import FileLake
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.bronze.ingest.protocols import TopicReader
 from tidemark.console.guard import Viewer
 from tidemark.console.server import build_app
-from tidemark.ingest.protocols import TopicReader
-from tidemark.report.cluster import ClusterReader, ClusterReport
+from tidemark.ops.report.cluster import ClusterReader, ClusterReport
 
 _Part = TypeVar("_Part")
 _ADDRESS = "127.0.0.1:1"

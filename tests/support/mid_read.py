@@ -15,9 +15,9 @@ from tests.support.proxy import Gate, ProxiedBroker
 from tests.support.services import NOW
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records
+from tidemark.bronze.ingest.executor import ExecutionResult
+from tidemark.bronze.ingest.spark_sink import SparkSink
 from tidemark.core.plan import Plan
-from tidemark.ingest.executor import ExecutionResult
-from tidemark.ingest.spark_sink import SparkSink
 from tidemark.kafka.options import client_config, spark_options
 from tidemark.kafka.watermarks import KafkaWatermarkReader
 

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from tests.support import PROJECT, openlineage
 from tests.support.registry import Registry, RegistryServer
-from tidemark.app import App
-from tidemark.connections import connection_variable, kafka_connection
-from tidemark.dev.airflow_standalone import AirflowStandalone
-from tidemark.dev.broker import Broker, BrokerConfig, BrokerStatus
-from tidemark.lake.local_files import locked
+from tidemark.app.app import App
+from tidemark.app.connections import connection_variable, kafka_connection
+from tidemark.delta.local_files import locked
+from tidemark.local.airflow_standalone import AirflowStandalone
+from tidemark.local.broker import Broker, BrokerConfig, BrokerStatus
 from tidemark.spark.engine import Server
 from tidemark.spark.server import SparkServer
 from tidemark.spark.settings import server_settings

@@ -9,6 +9,8 @@ from typing import Any
 
 from tests.support.memory import MemoryControlTable, MemoryKafka, MemoryTable
 from tests.support.services import NOW, Services
+from tidemark.bronze.ingest.draft import RequestedOffsets
+from tidemark.bronze.ingest.protocols import ControlTable
 from tidemark.core.events import ControlEvent
 from tidemark.core.ledger import CheckedLedger
 from tidemark.core.offsets import Span, spans_by_partition
@@ -17,8 +19,6 @@ from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.core.table_state import TableState
 from tidemark.core.watermarks import IsolationLevel, TopicWatermarks, Watermarks
-from tidemark.ingest.draft import RequestedOffsets
-from tidemark.ingest.protocols import ControlTable
 from tidemark.spec.model import PipelineSpec, StartPolicy
 from tidemark.spec.ref import PipelineRef
 

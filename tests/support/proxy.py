@@ -24,8 +24,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
-from tidemark.dev.broker import Broker, BrokerConfig, Listener
-from tidemark.dev.broker_settings import HOST
+from tidemark.local.broker import Broker, BrokerConfig, Listener
+from tidemark.local.broker_settings import HOST
 from tidemark.spark.sockets import free_ports
 
 _FETCH = 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tests.support.services import NOW
+from tidemark.bronze.ingest.protocols import ControlTable
 from tidemark.core.events import PublicationDecided
 from tidemark.core.ledger import CheckedLedger
 from tidemark.core.publication import PublicationStatus
-from tidemark.ingest.protocols import ControlTable
 from tidemark.quality.check_results import QualityReport
 from tidemark.quality.service import decision_of
 

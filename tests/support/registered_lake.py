@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 from tests.support.framed_lake import bare
 from tests.support.registry import framed
 from tests.support.typed_lake import DECODE, TypedLake
+from tidemark.silver.typed.schemas import SchemaRegistry
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec, RegisteredSchema
-from tidemark.typed.schemas import SchemaRegistry
 
 _DECODE = replace(DECODE, value=PayloadSpec(format=Format.JSON_SCHEMA))
 

@@ -24,11 +24,11 @@ from urllib.request import Request, urlopen
 import fastavro
 
 from tests.support.waiting import wait_until
-from tidemark.dev.broker_settings import HOST
-from tidemark.lake.local_files import locked, read_json, replace_text
+from tidemark.delta.local_files import locked, read_json, replace_text
+from tidemark.local.broker_settings import HOST
+from tidemark.silver.typed.registry import ConfluentRegistry
 from tidemark.spark import processes
 from tidemark.spark.sockets import free_ports
-from tidemark.typed.registry import ConfluentRegistry
 
 VERSION = "3.0.9"
 _FOLDER = Path(__file__).resolve().parents[2] / ".tidemark" / "registry"

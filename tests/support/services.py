@@ -9,36 +9,36 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
 from tests.support import PROJECT
-from tidemark.backfill.service import Backfills
-from tidemark.connections import Connections
-from tidemark.core.ledger import Ledger
-from tidemark.core.plan import Plan
-from tidemark.ingest.executor import PlanExecutor
-from tidemark.ingest.planner import Planner
-from tidemark.ingest.protocols import (
+from tidemark.app.connections import Connections
+from tidemark.app.pipeline import Pipeline, PipelineContext
+from tidemark.bronze.backfill.service import Backfills
+from tidemark.bronze.ingest.executor import PlanExecutor
+from tidemark.bronze.ingest.planner import Planner
+from tidemark.bronze.ingest.protocols import (
     BronzeTable,
     Sink,
     TopicLogReader,
     TopicReader,
 )
-from tidemark.ingest.start import StartService
-from tidemark.lake.control_table import DeltaControlTable
-from tidemark.lake.data_table import DeltaDataTable
-from tidemark.lake.maintained_table import DeltaMaintainedTable
-from tidemark.maintenance.service import Maintenance, finished_plans
-from tidemark.pipeline import Pipeline, PipelineContext
+from tidemark.bronze.ingest.start import StartService
+from tidemark.bronze.repair.abandon import Abandon
+from tidemark.bronze.repair.decisions import Decisions
+from tidemark.bronze.repair.rewind import Repair
+from tidemark.bronze.repair.undo import Undo
+from tidemark.core.ledger import Ledger
+from tidemark.core.plan import Plan
+from tidemark.delta.control_table import DeltaControlTable
+from tidemark.delta.data_table import DeltaDataTable
+from tidemark.delta.maintained_table import DeltaMaintainedTable
+from tidemark.ops.maintenance.service import Maintenance, finished_plans
+from tidemark.ops.report.status import PipelineStatus
+from tidemark.ops.report.unfinished_work import UnfinishedWorkReader
+from tidemark.ops.report.verify import Verifier
 from tidemark.quality.publication_service import Publication
-from tidemark.repair.abandon import Abandon
-from tidemark.repair.decisions import Decisions
-from tidemark.repair.rewind import Repair
-from tidemark.repair.undo import Undo
-from tidemark.report.status import PipelineStatus
-from tidemark.report.unfinished_work import UnfinishedWorkReader
-from tidemark.report.verify import Verifier
+from tidemark.silver.typed.decoder import DecodePlanner
 from tidemark.spark.sessions import ApplicationSessions
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
-from tidemark.typed.decoder import DecodePlanner
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 """The clock of every service."""

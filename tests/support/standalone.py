@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 from tests.support.crashes import Running
 from tests.support.waiting import wait_until
-from tidemark.dev.broker_settings import HOST
+from tidemark.local.broker_settings import HOST
 from tidemark.spark.submit import search_path
 
 WORKERS = 2

@@ -31,24 +31,24 @@ from tests.support.plans import bronze_row
 from tests.support.request_counts import RequestCounter
 from tests.support.stores import Store
 from tidemark import cli
-from tidemark.app import App
-from tidemark.connections import LOCAL_CONNECTION, connection_variable, kafka_connection
+from tidemark.app.app import App
+from tidemark.app.connections import LOCAL_CONNECTION, connection_variable, kafka_connection
+from tidemark.app.engines import Engines
+from tidemark.app.run import JOBS, execute
+from tidemark.bronze.ingest.landed_log import LandedLog
+from tidemark.bronze.ingest.spark_sink import SparkSink
 from tidemark.core.errors import ExitCode
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel
-from tidemark.engines import Engines
-from tidemark.ingest.landed_log import LandedLog
-from tidemark.ingest.spark_sink import SparkSink
-from tidemark.lake.columns import BRONZE_SCHEMA
-from tidemark.lake.conditional_writes import _proof
-from tidemark.lake.storage import folder_of
-from tidemark.run import JOBS, execute
+from tidemark.delta.columns import BRONZE_SCHEMA
+from tidemark.delta.conditional_writes import _proof
+from tidemark.delta.storage import folder_of
+from tidemark.silver.typed.spark_decoder import SparkDecoder
+from tidemark.silver.upsert.spark import SparkMerger
 from tidemark.spark.engine import JobRun, Submit
 from tidemark.spec.upsert import MergePlan
-from tidemark.typed.spark_decoder import SparkDecoder
-from tidemark.upsert.spark import SparkMerger
 
 PIPELINE = "prices"
 PARTITIONS = 3

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from tests.support.waiting import wait_until
-from tidemark.dev.broker_settings import HOST
+from tidemark.local.broker_settings import HOST
 from tidemark.spark.sockets import free_ports
 
 _FOLDER = Path(__file__).resolve().parents[2] / ".tidemark" / "stores"

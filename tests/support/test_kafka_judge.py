@@ -7,7 +7,7 @@ from confluent_kafka import Producer
 
 from tests.conftest import TopicFactory
 from tests.support.kafka_judge import group_names, log_ranges, read_all, read_ranges
-from tidemark.dev.broker import BrokerStatus
+from tidemark.local.broker import BrokerStatus
 
 pytestmark = pytest.mark.broker
 

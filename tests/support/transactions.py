@@ -19,7 +19,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from tidemark.dev.producer import producer_settings
+from tidemark.local.producer import producer_settings
 
 
 class Record(NamedTuple):

@@ -16,7 +16,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tests.support.typed_lake import TypedLake
-from tidemark.app import App
+from tidemark.app.app import App
 from tidemark.core.plan import PlanRef
 from tidemark.spark.submit import RESULT_MARKER
 from tidemark.spec.upsert import MergePlan

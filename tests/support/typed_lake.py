@@ -18,25 +18,25 @@ from deltalake import DeltaTable
 
 from tests.support.file_lake import FileLake, Headers
 from tests.support.services import NOW, Services
+from tidemark.bronze.ingest.landed_log import LandedLog
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
-from tidemark.ingest.landed_log import LandedLog
-from tidemark.lake.control_table import DeltaControlTable
-from tidemark.lake.data_table import DeltaDataTable
-from tidemark.lake.storage import folder_of
+from tidemark.delta.control_table import DeltaControlTable
+from tidemark.delta.data_table import DeltaDataTable
+from tidemark.delta.storage import folder_of
+from tidemark.silver.typed.columns import QUARANTINE_SCHEMA, typed_table
+from tidemark.silver.typed.decoder import DecodePlanner, HiddenOffsets
+from tidemark.silver.typed.framed_table import FramedBronzeTable
+from tidemark.silver.typed.quarantine import DeltaQuarantine, TypedTablePair
+from tidemark.silver.typed.replay_preview import DecodeResult
+from tidemark.silver.typed.schema_table import DeltaSchemaStore
+from tidemark.silver.typed.schemas import SchemaRegistry, SchemaResolver
 from tidemark.spark import parquet
 from tidemark.spec.decode import REST, DecodeSpec, Format, Part, PayloadSpec, QuarantineReason
 from tidemark.spec.fields import FieldType
 from tidemark.spec.flattening import TOMBSTONE, column_name
 from tidemark.spec.model import PipelineSpec
-from tidemark.typed.columns import QUARANTINE_SCHEMA, typed_table
-from tidemark.typed.decoder import DecodePlanner, HiddenOffsets
-from tidemark.typed.framed_table import FramedBronzeTable
-from tidemark.typed.quarantine import DeltaQuarantine, TypedTablePair
-from tidemark.typed.replay_preview import DecodeResult
-from tidemark.typed.schema_table import DeltaSchemaStore
-from tidemark.typed.schemas import SchemaRegistry, SchemaResolver
 
 
 @dataclass

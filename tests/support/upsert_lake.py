@@ -13,12 +13,12 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tests.support.typed_lake import DECODE, TypedLake
+from tidemark.silver.upsert.service import Merger, Upserts
+from tidemark.silver.upsert.spark import SparkMerger
+from tidemark.silver.upsert.table import DeltaUpsertTable
 from tidemark.spec.decode import Format, PayloadSpec
 from tidemark.spec.fields import Struct
 from tidemark.spec.upsert import Deletes, Envelope, MergePlan, UpsertSpec
-from tidemark.upsert.service import Merger, Upserts
-from tidemark.upsert.spark import SparkMerger
-from tidemark.upsert.table import DeltaUpsertTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,12 +12,12 @@ from typing import Any
 from tests.support.lake import Lake
 from tests.support.services import with_ports
 from tests.support.waiting import wait_until
+from tidemark.bronze.ingest.executor import ExecutionResult
 from tidemark.core.datafile import DataFile
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import TableState
-from tidemark.ingest.executor import ExecutionResult
-from tidemark.lake.data_table import DeltaDataTable
-from tidemark.lake.errors import EngineFailed
+from tidemark.delta.data_table import DeltaDataTable
+from tidemark.delta.errors import EngineFailed
 
 HOLD_TIMEOUT_S = 90.0
 """Time limit of a held step, in seconds."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, Asset
 
-from tidemark.app import App
+from tidemark.app.app import App
 
 MODELS = Path(__file__).resolve().parent.parent / "include" / "dbt"
 LAYOUT = App.from_environment().layout

@@ -20,12 +20,12 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from tidemark.airflow.connections import connected_app, connection
 from tidemark.airflow.failures import airflow_failures
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.app.pipelines import for_each
+from tidemark.app.statuses import record_status
 from tidemark.core.errors import TidemarkError, one_line
 from tidemark.kafka.errors import UnknownConnection
-from tidemark.pipelines import for_each
 from tidemark.spec.model import PipelineSpec
-from tidemark.statuses import record_status
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, task_group
 
-from tidemark import option_texts
 from tidemark.airflow.chain import REQUESTED_BY, dag_settings, form_field
 from tidemark.airflow.chunks import (
     BACKFILLED,
@@ -19,8 +18,9 @@ from tidemark.airflow.chunks import (
 )
 from tidemark.airflow.operators import JobOperator, RunOperator
 from tidemark.airflow.texts import BACKFILL_PAGE
-from tidemark.app import App
-from tidemark.backfill.selection import SelectBy
+from tidemark.app import option_texts
+from tidemark.app.app import App
+from tidemark.bronze.backfill.selection import SelectBy
 
 _HOW = "How to land them"
 """Section of the form, below the choice of offsets."""

@@ -27,8 +27,8 @@ from tidemark.airflow.tasks import (
     table_asset,
     upsert_run,
 )
+from tidemark.app.pipelines import Outcomes
 from tidemark.core.origins import BY_DATE, DagRunRequester
-from tidemark.pipelines import Outcomes
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import PipelineKind, PipelineRef
 

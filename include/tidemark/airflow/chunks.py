@@ -12,10 +12,10 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from tidemark.airflow.connections import checked_engine, connected_app
 from tidemark.airflow.failures import airflow_failures
 from tidemark.airflow.tasks import is_replaced, plan_event, plans_of_origin, table_asset
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.app.pipelines import Outcomes
 from tidemark.core.origins import ChunkOrigin
 from tidemark.core.texts import listed
-from tidemark.pipelines import Outcomes
 
 if TYPE_CHECKING:
     from tidemark.airflow.operators import SparkTask
@@ -34,8 +34,8 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
     Returns:
         The numbers of the chunks; none if all offsets have landed, or for a dry run.
     """
-    from tidemark.backfill.selection import SelectBy, select, split_list
-    from tidemark.backfill.service import recorded_request
+    from tidemark.bronze.backfill.selection import SelectBy, select, split_list
+    from tidemark.bronze.backfill.service import recorded_request
 
     with airflow_failures():
         # A cleared run continues its recorded request, regardless of the form.
@@ -124,7 +124,7 @@ def plans_of_chunk(pipeline: str, requested_by: str, chunk: int) -> list[PlanRec
 
 def finish_backfill(pipeline: str, requested_by: str, chunks: list[int] | None) -> None:
     """Fail unless all requested offsets are in the table."""
-    from tidemark.backfill.service import check_finished
+    from tidemark.bronze.backfill.service import check_finished
 
     with airflow_failures():
         if chunks is None:

@@ -10,8 +10,8 @@ from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from tidemark.app import App
-from tidemark.connections import SPARK_CONNECTION, connection_variable
+from tidemark.app.app import App
+from tidemark.app.connections import SPARK_CONNECTION, connection_variable
 from tidemark.core.errors import SetupError
 from tidemark.kafka.errors import UnknownConnection
 from tidemark.spark.engine import Engine, Server, Submit

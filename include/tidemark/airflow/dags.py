@@ -18,13 +18,13 @@ from datetime import timedelta
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG
 
-from tidemark import option_texts
 from tidemark.airflow.alarms import deadline, raise_alarms, record_status_of_all
 from tidemark.airflow.chain import add_chain, dag_settings, form_field, timetable
 from tidemark.airflow.maintenance import maintain_shared, maintain_table, prune_data_docs
 from tidemark.airflow.texts import MAINTENANCE_PAGE, STATUS_PAGE, pipelines_page
-from tidemark.app import App
-from tidemark.maintenance.rules import DEFAULT_DOCS_RETENTION, DEFAULT_KEEP_HOURS
+from tidemark.app import option_texts
+from tidemark.app.app import App
+from tidemark.ops.maintenance.rules import DEFAULT_DOCS_RETENTION, DEFAULT_KEEP_HOURS
 from tidemark.spec.model import PipelineSpec
 
 

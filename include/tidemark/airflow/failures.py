@@ -9,8 +9,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tidemark.airflow.logs import log_with_fields
 from tidemark.airflow.metrics import count_error, count_errors
+from tidemark.app.pipelines import Outcomes
 from tidemark.core.errors import ExitCode, TidemarkError, one_line
-from tidemark.pipelines import Outcomes
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 from airflow.sdk.observability import stats
 
+from tidemark.app.pipelines import Outcomes
 from tidemark.core.errors import TidemarkError
-from tidemark.pipelines import Outcomes
 
 COUNTERS = {"records": "tidemark.landed.records", "quarantined": "tidemark.quarantined.records"}
 """Counters of a landed plan, by the value of its result."""

@@ -15,10 +15,10 @@ from tidemark.airflow.failures import airflow_failures, raise_failed
 from tidemark.airflow.lineage.collect import collect_lineage
 from tidemark.airflow.logs import log_job_line
 from tidemark.airflow.metrics import count_landed, timed
-from tidemark.app import App
-from tidemark.connections import SPARK_CONNECTION
-from tidemark.pipelines import Outcomes, Pipelines
-from tidemark.run import JOBS, Ref, run, tables_of
+from tidemark.app.app import App
+from tidemark.app.connections import SPARK_CONNECTION
+from tidemark.app.pipelines import Outcomes, Pipelines
+from tidemark.app.run import JOBS, Ref, run, tables_of
 from tidemark.spark.engine import Engine, JobRun, Stop
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 from airflow.sdk import BaseOperatorLink
 
-from tidemark.app import App
-from tidemark.connections import connection_variable
+from tidemark.app.app import App
+from tidemark.app.connections import connection_variable
 
 log = logging.getLogger(__name__)
 

@@ -18,29 +18,29 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from tidemark.airflow.alarms import send_alarm
 from tidemark.airflow.connections import checked_engine, connected_app
 from tidemark.airflow.failures import airflow_failures, failure_text, raise_failed
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.app.pipelines import Outcomes, for_each, plan_each
+from tidemark.app.steps import remaining_work
+from tidemark.bronze.ingest.errors import PlanCancelled
+from tidemark.bronze.ingest.planner import PlanOutcome
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.logs import LogFields
 from tidemark.core.origins import ChunkOrigin, RunOrigin
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plan import PlanKind, PlanRef
-from tidemark.ingest.errors import PlanCancelled
-from tidemark.ingest.planner import PlanOutcome
-from tidemark.pipelines import Outcomes, for_each, plan_each
 from tidemark.quality.errors import PlanReplaced
 from tidemark.spec.ref import PipelineKind, PipelineRef
-from tidemark.steps import remaining_work
 
 if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol as DagRun
     from airflow.sdk.types import RuntimeTaskInstanceProtocol as TaskInstance
 
     from tidemark.airflow.operators import SparkTask
-    from tidemark.backfill.selection import TimeWindow
+    from tidemark.app.pipeline import Pipeline
+    from tidemark.bronze.backfill.selection import TimeWindow
+    from tidemark.bronze.ingest.planner import PlanResult
+    from tidemark.bronze.ingest.protocols import ControlReader
     from tidemark.core.ledger import PlanRecord
-    from tidemark.ingest.planner import PlanResult
-    from tidemark.ingest.protocols import ControlReader
-    from tidemark.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ def _plan_of_run(pipeline: Pipeline, requested_by: str, window: TimeWindow | Non
 
 def _window_of(dag_run: DagRun) -> TimeWindow | None:
     """Return the interval of a run of `airflow backfill create`; None for other runs."""
-    from tidemark.backfill.selection import TimeWindow
+    from tidemark.bronze.backfill.selection import TimeWindow
 
     start, end = dag_run.data_interval_start, dag_run.data_interval_end
     if dag_run.run_type != "backfill" or start is None or end is None or start >= end:
@@ -336,7 +336,7 @@ def _cancelled_plans(pipelines: Collection[str], planned: Mapping[str, int]) -> 
         pipelines: Pipelines for which the run no longer has a plan.
         planned: Plans of the newest attempt at the task `plan`, as `_PLANNED`.
     """
-    from tidemark.ingest.ledgers import recorded_plan, refuse_cancelled
+    from tidemark.bronze.ingest.ledgers import recorded_plan, refuse_cancelled
 
     control, outcomes = App.from_environment().control, Outcomes()
     for name in sorted(planned.keys() & set(pipelines)):
@@ -382,7 +382,7 @@ def publish_run(
         AirflowException, AirflowFailException: A pipeline failed, and a retry can succeed or there
             is no event to send.
     """
-    from tidemark.ingest.ledgers import recorded_plan
+    from tidemark.bronze.ingest.ledgers import recorded_plan
 
     before: Mapping[str, int] = ti.xcom_pull(task_ids="plan", key=_VERSIONS) or {}
     earlier: Mapping[str, Sequence[int]] = ti.xcom_pull(task_ids="plan", key=_EARLIER) or {}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tidemark.app.option_texts import DRY_RUN, REPLACE
 from tidemark.core.texts import format_duration
-from tidemark.option_texts import DRY_RUN, REPLACE
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
 

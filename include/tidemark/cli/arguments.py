@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark import option_texts
-from tidemark.app import App
+from tidemark.app import option_texts
+from tidemark.app.app import App
 from tidemark.core.texts import TIME_RULE, parse_time
+from tidemark.silver.typed.decode_draft import NoUsableField
 from tidemark.spec.decode import Format
 from tidemark.spec.layout import spec_files
-from tidemark.typed.decode_draft import NoUsableField
 
 
 def complete_pipeline(incomplete: str) -> list[str]:

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark import option_texts
-from tidemark.app import App
-from tidemark.backfill.errors import BackfillUnfinished
-from tidemark.backfill.selection import select
-from tidemark.backfill.service import ChunkState, check_finished
+from tidemark.app import option_texts
+from tidemark.app.app import App
+from tidemark.app.pipelines import Outcomes, Pipelines
+from tidemark.bronze.backfill.errors import BackfillUnfinished
+from tidemark.bronze.backfill.selection import select
+from tidemark.bronze.backfill.service import ChunkState, check_finished
 from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName, requester
 from tidemark.cli.engine import exit_with, on_engine
 from tidemark.cli.output import note, out, print_error_record, print_json, print_table, step
@@ -21,7 +22,6 @@ from tidemark.cli.progress import phase, waiting
 from tidemark.core.errors import ExitCode, InvalidSelection, TidemarkError
 from tidemark.core.plan import Plan
 from tidemark.core.texts import counted
-from tidemark.pipelines import Outcomes, Pipelines
 
 
 def register(app: typer.Typer) -> None:

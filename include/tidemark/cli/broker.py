@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from tidemark import option_texts
-from tidemark.app import App
+from tidemark.app import option_texts
+from tidemark.app.app import App
 from tidemark.cli.arguments import AsJson, port_option
 from tidemark.cli.output import print_status
 from tidemark.cli.progress import phase
 from tidemark.core.texts import counted
-from tidemark.dev.broker import DEFAULT_PORT, home_broker
+from tidemark.local.broker import DEFAULT_PORT, home_broker
 
 app = typer.Typer(
     help="Start and stop an embedded Apache Kafka in KRaft mode, data below TIDEMARK_HOME.",

@@ -10,13 +10,13 @@ from typing import TypeAlias
 import typer
 from rich.text import Text
 
-from tidemark.app import App
+from tidemark.app.app import App
 from tidemark.cli.arguments import AsJson, EndOffset, FirstOffset, Partition, PipelineName
 from tidemark.cli.output import note, out, print_error_record, print_json, print_table
 from tidemark.core.errors import ExitCode
 from tidemark.core.offsets import Span
 from tidemark.core.texts import counted
-from tidemark.report.coverage import (
+from tidemark.ops.report.coverage import (
     DENSITIES,
     ChosenPartitions,
     OffsetState,

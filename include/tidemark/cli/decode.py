@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemark import option_texts
-from tidemark.app import App
+from tidemark.app import option_texts
+from tidemark.app.app import App
+from tidemark.app.pipeline import Pipeline
+from tidemark.app.pipelines import Outcomes, for_each
+from tidemark.app.steps import Result
+from tidemark.bronze.ingest.planner import PlanOutcome, PlanResult
 from tidemark.cli.arguments import (
     AsJson,
     DryRun,
@@ -29,21 +33,17 @@ from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
 from tidemark.core.texts import counted, listed
 from tidemark.core.visible_text import visible
-from tidemark.ingest.planner import PlanOutcome, PlanResult
-from tidemark.pipeline import Pipeline
-from tidemark.pipelines import Outcomes, for_each
+from tidemark.ops.report.record_page import record_values
 from tidemark.quality.suite import masked_payloads
-from tidemark.report.record_page import record_values
+from tidemark.silver.typed.clearing import ClearedTable
+from tidemark.silver.typed.decoder import DecodeBacklog
+from tidemark.silver.typed.quarantine_record import QuarantinedRecord
+from tidemark.silver.typed.replay_preview import ReplayPreview, chosen, offsets_by_topic_id
 from tidemark.spec.decode import QuarantineReason
 from tidemark.spec.ref import PipelineKind, PipelineRef, ReplayRef, plan_text
-from tidemark.steps import Result
-from tidemark.typed.clearing import ClearedTable
-from tidemark.typed.decoder import DecodeBacklog
-from tidemark.typed.quarantine_record import QuarantinedRecord
-from tidemark.typed.replay_preview import ReplayPreview, chosen, offsets_by_topic_id
 
 if TYPE_CHECKING:
-    from tidemark.typed.decoded_payloads import PayloadDecoder
+    from tidemark.silver.typed.decoded_payloads import PayloadDecoder
 
 app = typer.Typer(
     help="List and replay records that could not be decoded or broke a row rule.",

@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.app.connections import connection_variable, kafka_connection
+from tidemark.app.pipelines import for_each
+from tidemark.app.statuses import record_status
 from tidemark.cli.arguments import Seed
 from tidemark.cli.errors import DemoFailed
 from tidemark.cli.local import start_spark, stop_all
 from tidemark.cli.output import note, out, print_table, step
-from tidemark.connections import connection_variable, kafka_connection
 from tidemark.core.errors import SetupError
 from tidemark.core.ledger import Ledger
 from tidemark.core.texts import counted
-from tidemark.dev.broker import home_broker
-from tidemark.pipelines import for_each
-from tidemark.statuses import record_status
+from tidemark.local.broker import home_broker
 
 if TYPE_CHECKING:
-    from tidemark.dev.airflow_api import AirflowApi, DagRun
-    from tidemark.dev.airflow_standalone import AirflowStatus
+    from tidemark.local.airflow_api import AirflowApi, DagRun
+    from tidemark.local.airflow_standalone import AirflowStatus
 
 _FIRST = {"streams-intro": 5, "prices": 2_000, "orders": 500}
 _SECOND = {"streams-intro": 5, "prices": 1_000, "orders": 300}
@@ -155,7 +155,7 @@ class _Demo:
         return folder
 
     def _produce(self, title: str, counts: Mapping[str, int]) -> None:
-        from tidemark.dev.producer import produce
+        from tidemark.local.producer import produce
 
         step(title)
         config = self.app.connections.kafka_config("kafka_default")
@@ -323,7 +323,7 @@ def _skipped_spark(run: DagRun) -> bool:
 
 def count_rows(uri: str) -> tuple[int, int]:
     """Return the number of rows of a bronze table, and of distinct records among them (S5)."""
-    from tidemark.lake.table_io import open_if_exists, query_rows
+    from tidemark.delta.table_io import open_if_exists, query_rows
 
     table = open_if_exists(uri)
     if table is None:

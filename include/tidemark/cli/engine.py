@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 import typer
 
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.app.pipelines import Outcomes, Pipelines
+from tidemark.app.run import Ref, run
+from tidemark.app.steps import Result
 from tidemark.cli.output import job_line, print_records, step
 from tidemark.cli.progress import phase
 from tidemark.core.errors import ExitCode
-from tidemark.pipelines import Outcomes, Pipelines
-from tidemark.run import Ref, run
 from tidemark.spark.engine import TOKEN_VARIABLE, Engine, JobRun, Server
-from tidemark.steps import Result
 
 
 def select_engine(app: App, master: str | None, names: Sequence[str] = ()) -> Engine:

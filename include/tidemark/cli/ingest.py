@@ -7,8 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark import option_texts
-from tidemark.app import App
+from tidemark.app import option_texts
+from tidemark.app.app import App
+from tidemark.app.pipeline import Pipeline
+from tidemark.app.pipelines import Outcomes, for_each
+from tidemark.bronze.ingest.ledgers import recorded_plan, refuse_cancelled
+from tidemark.bronze.ingest.planner import PlanOutcome, PlanResult
 from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName, PipelineNames, requester
 from tidemark.cli.engine import exit_with, on_engine, print_outcomes
 from tidemark.cli.output import (
@@ -21,10 +25,6 @@ from tidemark.cli.output import (
 )
 from tidemark.cli.plan import plan_record
 from tidemark.core.plan import PlanRef
-from tidemark.ingest.ledgers import recorded_plan, refuse_cancelled
-from tidemark.ingest.planner import PlanOutcome, PlanResult
-from tidemark.pipeline import Pipeline
-from tidemark.pipelines import Outcomes, for_each
 from tidemark.quality.publication_service import landing_of
 
 

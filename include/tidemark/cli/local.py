@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidemark import option_texts
-from tidemark.app import App
+from tidemark.app import option_texts
+from tidemark.app.app import App
+from tidemark.app.connections import SPARK_CONNECTION, connection_variable
 from tidemark.cli.arguments import AsJson, port_option
 from tidemark.cli.output import note, out, print_json
 from tidemark.cli.progress import phase
-from tidemark.connections import SPARK_CONNECTION, connection_variable
-from tidemark.dev.broker import DEFAULT_PORT, home_broker
+from tidemark.local.broker import DEFAULT_PORT, home_broker
 
 if TYPE_CHECKING:
-    from tidemark.dev.airflow_standalone import AirflowStatus
+    from tidemark.local.airflow_standalone import AirflowStatus
 
 SHARED_DAGS = ("tidemark_backfill", "tidemark_maintenance", "tidemark_status")
 """The DAGs of all pipelines."""
@@ -53,8 +53,8 @@ def up(
 
     The command refuses a port in use before it starts any part.
     """
-    from tidemark.dev.airflow_standalone import DEFAULT_PORT as AIRFLOW_PORT
-    from tidemark.dev.producer import ensure_sample_topics
+    from tidemark.local.airflow_standalone import DEFAULT_PORT as AIRFLOW_PORT
+    from tidemark.local.producer import ensure_sample_topics
 
     app = App.from_environment()
     if kafka_port is None:

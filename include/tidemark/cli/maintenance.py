@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark import option_texts
-from tidemark.app import App
+from tidemark.app import option_texts
+from tidemark.app.app import App
+from tidemark.app.pipeline import utc_now
+from tidemark.app.pipelines import maintain_each, result_of
 from tidemark.cli.arguments import AsJson, DryRun, PipelineNamesOrAll
 from tidemark.cli.engine import exit_with
 from tidemark.cli.output import note, out, print_error_record, print_json, print_table
@@ -17,9 +19,7 @@ from tidemark.cli.progress import SHORT_S, phase
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
 from tidemark.core.texts import counted
-from tidemark.maintenance.rules import DEFAULT_DOCS_RETENTION, DEFAULT_KEEP_HOURS
-from tidemark.pipeline import utc_now
-from tidemark.pipelines import maintain_each, result_of
+from tidemark.ops.maintenance.rules import DEFAULT_DOCS_RETENTION, DEFAULT_KEEP_HOURS
 
 
 def register(app: typer.Typer) -> None:

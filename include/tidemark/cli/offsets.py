@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from tidemark import option_texts
-from tidemark.app import App
+from tidemark.app import option_texts
+from tidemark.app.app import App
+from tidemark.app.pipeline import Pipeline
+from tidemark.bronze.ingest.errors import InvalidStart
+from tidemark.bronze.ingest.start import StartOutcome, StartResult
+from tidemark.bronze.ingest.start_rules import OtherPartitions, SourceOffsets, given_offsets
 from tidemark.cli.arguments import AsJson, DryRun, PipelineName, requester
 from tidemark.cli.output import err, out, print_json, print_table
 from tidemark.core.texts import counted
-from tidemark.ingest.errors import InvalidStart
-from tidemark.ingest.start import StartOutcome, StartResult
-from tidemark.ingest.start_rules import OtherPartitions, SourceOffsets, given_offsets
-from tidemark.pipeline import Pipeline
 
 app = typer.Typer(
     help=(

@@ -12,7 +12,7 @@ from tidemark.core.record import LogRecord
 from tidemark.core.texts import counted
 
 if TYPE_CHECKING:
-    from tidemark.typed.decoded_payloads import PayloadDecoder
+    from tidemark.silver.typed.decoded_payloads import PayloadDecoder
 
 _LONGEST_LINE = 200
 """Characters of a text in the line of its name; a longer text begins in the next line."""

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.app.connections import LOCAL_CONNECTION
 from tidemark.cli.arguments import (
     AsJson,
     DryRun,
@@ -20,15 +21,14 @@ from tidemark.cli.arguments import (
     fields_required,
 )
 from tidemark.cli.output import err, note, out, print_error_record, print_json, print_table
-from tidemark.connections import LOCAL_CONNECTION
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.texts import counted
 from tidemark.quality.suite import BATCH_COLUMNS, load_suite
 from tidemark.quality.suite_draft import check_no_suite, draft_suite, write_suite
+from tidemark.silver.typed.spec_draft import DEFAULT_SCHEDULE, SpecDraft
 from tidemark.spec.decode import DEFAULT_REGISTRY
 from tidemark.spec.errors import SpecError, UnknownPipeline
 from tidemark.spec.model import PIPELINE_NAME, PipelineSpec
-from tidemark.typed.spec_draft import DEFAULT_SCHEDULE, SpecDraft
 
 app = typer.Typer(
     help="Draft the spec of a pipeline from a topic, and check specs.",

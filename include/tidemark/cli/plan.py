@@ -6,10 +6,10 @@ from typing import Any
 
 import typer
 
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.bronze.ingest.planner import PlanResult
 from tidemark.cli.arguments import AsJson, DryRun, PipelineName, requester
 from tidemark.cli.output import out, print_json
-from tidemark.ingest.planner import PlanResult
 
 
 def register(app: typer.Typer) -> None:

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from tidemark.app import App
+from tidemark.app.app import App
 from tidemark.cli.arguments import AsJson, DryRun, LandedPlan, PipelineName, Reason, requester
 from tidemark.cli.decode import next_commands, print_next
 from tidemark.cli.output import out, print_json, print_table
 from tidemark.core.offsets import size_of
 from tidemark.core.publication import NOT_CHECKED
 from tidemark.core.texts import counted
-from tidemark.lake.published_view import Engine, published_view
+from tidemark.delta.published_view import Engine, published_view
 from tidemark.quality.publication_service import PlanPublication, Publication
 from tidemark.spec.decode import PublishRule
 

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemark import option_texts
-from tidemark.app import App
+from tidemark.app import option_texts
+from tidemark.app.app import App
 from tidemark.cli.arguments import AsJson, PipelineName, time_option
 from tidemark.cli.output import out, print_error_record, print_json
 from tidemark.cli.payloads import note_undecoded, payload_lines
 from tidemark.core.errors import ExitCode
 from tidemark.core.payload_text import PayloadText
 from tidemark.core.visible_text import visible
-from tidemark.report.absence import KafkaState
-from tidemark.report.record_page import DecodingState, RecordEntry, RecordPage, decoded_values
-from tidemark.report.records import MAX_COUNT
+from tidemark.ops.report.absence import KafkaState
+from tidemark.ops.report.record_page import DecodingState, RecordEntry, RecordPage, decoded_values
+from tidemark.ops.report.records import MAX_COUNT
 
 if TYPE_CHECKING:
-    from tidemark.typed.decoded_payloads import PayloadDecoder
+    from tidemark.silver.typed.decoded_payloads import PayloadDecoder
 
 
 def register(app: typer.Typer) -> None:

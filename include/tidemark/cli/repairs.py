@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark import option_texts
-from tidemark.app import App
+from tidemark.app import option_texts
+from tidemark.app.app import App
+from tidemark.app.pipeline import Pipeline
+from tidemark.bronze.repair.rules import Differences
 from tidemark.cli.arguments import (
     AsJson,
     DryRun,
@@ -23,8 +25,6 @@ from tidemark.cli.decode import next_commands, print_next
 from tidemark.cli.output import out, print_json, print_table
 from tidemark.core.plan import Plan
 from tidemark.core.texts import counted
-from tidemark.pipeline import Pipeline
-from tidemark.repair.rules import Differences
 from tidemark.spec.ref import plan_text
 
 control_app = typer.Typer(

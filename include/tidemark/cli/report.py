@@ -11,8 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark import option_texts
-from tidemark.app import App
+from tidemark.app import option_texts
+from tidemark.app.app import App
+from tidemark.app.pipeline import Pipeline
+from tidemark.app.pipelines import Outcomes, for_each
+from tidemark.bronze.ingest.errors import NothingLanded
 from tidemark.cli.arguments import AsJson, complete_pipeline, time_option
 from tidemark.cli.engine import exit_with
 from tidemark.cli.output import out, print_json, print_records, print_table
@@ -21,12 +24,9 @@ from tidemark.cli.progress import SHORT_S, phase
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.texts import comma_list, counted, listed
 from tidemark.core.visible_text import visible
-from tidemark.ingest.errors import NothingLanded
-from tidemark.pipeline import Pipeline
-from tidemark.pipelines import Outcomes, for_each
+from tidemark.ops.report.certificate import Certificate
+from tidemark.ops.report.owner_report import PipelineReport, RuleSummary
 from tidemark.quality.checks import observed_text
-from tidemark.report.certificate import Certificate
-from tidemark.report.owner_report import PipelineReport, RuleSummary
 
 _PLANS = 10
 """Maximum number of plan numbers in a cell."""
@@ -92,7 +92,7 @@ def report(
     with phase(f"reporting on {pipeline}", quiet_s=SHORT_S):
         found = app.pipeline(pipeline).report(since, until)
     if output:
-        from tidemark.report.page import write_page
+        from tidemark.ops.report.page import write_page
 
         output = write_page(found, output)
     if as_json:
@@ -139,14 +139,14 @@ def _report_all(app: App, *, exit_code: bool, as_json: bool) -> None:
 
 def _state(found: PipelineReport) -> str:
     """Return the counts, the state and the open points of a pipeline in one line."""
-    from tidemark.report.page import headline, open_points
+    from tidemark.ops.report.page import headline, open_points
 
     points = [text for _, text in open_points(found)]
     return f"{_counts(found.certificate)}: {', '.join([headline(found).lower(), *points])}"
 
 
 def _print(found: PipelineReport) -> None:
-    from tidemark.report.page import open_points
+    from tidemark.ops.report.page import open_points
 
     certificate = found.certificate
     result = "complete" if certificate.is_complete else "NOT complete"

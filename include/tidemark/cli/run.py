@@ -7,7 +7,10 @@ from typing import Any
 
 import typer
 
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.app.pipeline import Pipeline
+from tidemark.app.pipelines import Outcomes, for_each
+from tidemark.app.steps import remaining_work
 from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineNames, requester
 from tidemark.cli.engine import exit_with, on_engine, print_outcomes
 from tidemark.cli.output import out, print_error_record, print_json, print_table
@@ -15,11 +18,8 @@ from tidemark.cli.plan import plan_record
 from tidemark.core.errors import TidemarkError
 from tidemark.core.plan import PlanRef
 from tidemark.core.texts import counted
-from tidemark.pipeline import Pipeline
-from tidemark.pipelines import Outcomes, for_each
 from tidemark.quality.check_results import CheckOutcome
 from tidemark.quality.errors import QualityFailed
-from tidemark.steps import remaining_work
 
 
 def register(app: typer.Typer) -> None:

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from tidemark.app import App
+from tidemark.app.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Seed
 from tidemark.cli.output import out, print_json, print_table
 from tidemark.cli.progress import SHORT_S, phase
 from tidemark.core.suggestions import did_you_mean, some_of
 from tidemark.core.texts import counted
-from tidemark.dev.samples import SAMPLES
+from tidemark.local.samples import SAMPLES
 
 app = typer.Typer(
     help="List and produce sample records: the same for the same seed, written with acks=all.",
@@ -79,7 +79,7 @@ def produce(
                 f"{counted(number, 'record')} would be produced to topic {name} at {bootstrap}"
             )
         return
-    from tidemark.dev.producer import produce as write
+    from tidemark.local.producer import produce as write
 
     with phase(f"producing {name}", quiet_s=SHORT_S, unit="records") as show_done:
         counts = write(config, name, records=records, seed=seed, progress=show_done)

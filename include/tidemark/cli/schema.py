@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from tidemark.app import App
+from tidemark.app.app import App
 from tidemark.cli.arguments import AsJson, LandedRecords, PipelineName, ValueFormat, fields_required
 from tidemark.cli.output import note, out, print_json
 from tidemark.core.texts import counted
-from tidemark.typed.profile_service import DEFAULT_SAMPLE
+from tidemark.silver.typed.profile_service import DEFAULT_SAMPLE
 
 app = typer.Typer(
     help="Draft the schema of a typed table: the types of JSON fields.",

@@ -12,7 +12,8 @@ from typing import Any
 
 import typer
 
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.app.steps import named_failures
 from tidemark.cli.arguments import Master
 from tidemark.cli.engine import select_engine
 from tidemark.cli.output import out, step
@@ -21,7 +22,6 @@ from tidemark.spark.connect import connect_sessions
 from tidemark.spark.engine import Server, without_connect
 from tidemark.spark.sessions import open_application
 from tidemark.spark.settings import local_environment, local_settings, submit_settings
-from tidemark.steps import named_failures
 
 
 def register(app: typer.Typer) -> None:

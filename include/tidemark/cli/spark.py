@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tidemark import option_texts
-from tidemark.app import App
+from tidemark.app import option_texts
+from tidemark.app.app import App
 from tidemark.cli.arguments import AsJson, port_option
 from tidemark.cli.output import print_status
 from tidemark.cli.progress import phase

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.cells import cell_len
 
-from tidemark.app import App
+from tidemark.app.app import App
 from tidemark.cli.arguments import AsJson
 from tidemark.cli.output import make_table, note, out, print_json, print_table
 from tidemark.cli.progress import waiting

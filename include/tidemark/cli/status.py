@@ -13,7 +13,10 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.app.pipeline import utc_now
+from tidemark.app.pipelines import for_each
+from tidemark.app.statuses import record_status
 from tidemark.cli.arguments import AsJson, PipelineNamesOrAll
 from tidemark.cli.output import (
     make_table,
@@ -27,11 +30,8 @@ from tidemark.console.observer import KAFKA_TIMEOUT_S
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.plain import plain
 from tidemark.core.texts import format_duration
-from tidemark.pipeline import utc_now
-from tidemark.pipelines import for_each
-from tidemark.report.observed_status import ObservedStatus
-from tidemark.report.status import PartitionStatus, PipelineStatus
-from tidemark.statuses import record_status
+from tidemark.ops.report.observed_status import ObservedStatus
+from tidemark.ops.report.status import PartitionStatus, PipelineStatus
 
 
 def register(app: typer.Typer) -> None:

@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from tidemark.app import App
+from tidemark.app.app import App
 from tidemark.cli.arguments import AsJson, DryRun, LandedRecords, PipelineName
 from tidemark.cli.output import note, out, print_json
 from tidemark.core.texts import counted
 from tidemark.quality.suite import BATCH_COLUMNS
 from tidemark.quality.suite_draft import check_no_suite, draft_suite, write_suite
+from tidemark.silver.typed.profile_service import DEFAULT_SAMPLE
 from tidemark.spec.model import SUITE_NAME
-from tidemark.typed.profile_service import DEFAULT_SAMPLE
 
 app = typer.Typer(
     help="Draft a quality suite: rules for the records that a pipeline lands.",

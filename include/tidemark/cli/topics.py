@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.app.connections import LOCAL_CONNECTION
 from tidemark.cli.arguments import AsJson, DryRun, KafkaConnection, Partition, Topic
 from tidemark.cli.output import note, out, print_error_record, print_json, print_table
 from tidemark.cli.payloads import note_undecoded, payload_lines
-from tidemark.connections import LOCAL_CONNECTION
 from tidemark.core.cluster import ClusterDescription, Setting, Settings, TopicDescription
 from tidemark.core.texts import counted
-from tidemark.report.cluster import ReadingPipeline
-from tidemark.report.record_page import record_values
+from tidemark.ops.report.cluster import ReadingPipeline
+from tidemark.ops.report.record_page import record_values
 from tidemark.spec.decode import DEFAULT_REGISTRY
 
 if TYPE_CHECKING:
     from tidemark.core.record import LogRecord
-    from tidemark.typed.decoded_payloads import PayloadDecoder
+    from tidemark.silver.typed.decoded_payloads import PayloadDecoder
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -211,7 +211,7 @@ def peek(
     With --json, payloads are complete: as text if they are UTF-8, otherwise in base64. The field
     `decoded` has keys and values that were decoded.
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
-    from tidemark.typed.decoded_payloads import PayloadDecoder
+    from tidemark.silver.typed.decoded_payloads import PayloadDecoder
 
     app = App.from_environment()
     found = app.topics(connection).peek(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tidemark.app import App
+from tidemark.app.app import App
 from tidemark.cli.arguments import AsJson, EndOffset, FirstOffset, Partition, PipelineTable
 from tidemark.cli.output import note, out, print_json, print_table
 from tidemark.cli.progress import SHORT_S, phase

@@ -10,15 +10,15 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from tidemark.backfill.selection import SelectBy, select, split_list
-from tidemark.backfill.service import BackfillPreview, ChunkState
+from tidemark.app.pipeline import Pipeline
+from tidemark.bronze.backfill.selection import SelectBy, select, split_list
+from tidemark.bronze.backfill.service import BackfillPreview, ChunkState
 from tidemark.console.context import Page, PageContext
 from tidemark.core.errors import InvalidSelection, TidemarkError
 from tidemark.core.events import BackfillRequested
 from tidemark.core.origins import DagRunRequester
 from tidemark.core.parallel import result_or_error
-from tidemark.pipeline import Pipeline
-from tidemark.report.errors import PreviewTooLarge
+from tidemark.ops.report.errors import PreviewTooLarge
 
 NEWEST = 5
 """Recorded backfills whose chunks a page shows."""

@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 from tidemark.core.offsets import Span
 from tidemark.core.texts import counted
-from tidemark.report.coverage import DENSITIES, MOST_DENSE, OffsetState, PartitionCoverage
+from tidemark.ops.report.coverage import DENSITIES, MOST_DENSE, OffsetState, PartitionCoverage
 
 CELLS = 240
 """Cells of a bar."""

@@ -8,13 +8,13 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.app.pipeline import Pipeline, utc_now
 from tidemark.console.guard import Viewer
 from tidemark.console.home import Home
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
 from tidemark.core.texts import counted
-from tidemark.pipeline import Pipeline, utc_now
 from tidemark.quality.check_results import CheckResult
 from tidemark.quality.checks import BUILT_IN_CHECKS, observed_text
 from tidemark.spec.errors import UnknownPipeline

@@ -11,20 +11,20 @@ from datetime import datetime, timedelta
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar, cast
 
-from tidemark.app import App
-from tidemark.connections import connection_variable
+from tidemark.app.app import App
+from tidemark.app.connections import connection_variable
+from tidemark.app.pipeline import Pipeline, utc_now
 from tidemark.console.newest import Key, Newest, NewestValues
 from tidemark.console.observer import FRESH_S, KAFKA_TIMEOUT_S, StatusObserver
 from tidemark.console.recorded_lags import Window
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan_history import PlanEntry
+from tidemark.delta.status_history import LagSample, read_lags
+from tidemark.delta.status_table import read_status
 from tidemark.kafka.errors import EmbeddedBrokerStopped, KafkaUnavailable, KafkaUnreachable
-from tidemark.lake.status_history import LagSample, read_lags
-from tidemark.lake.status_table import read_status
-from tidemark.pipeline import Pipeline, utc_now
-from tidemark.report.cluster import ClusterView, TopicView
-from tidemark.report.coverage import KnownWatermarks
-from tidemark.report.status import PipelineStatus
+from tidemark.ops.report.cluster import ClusterView, TopicView
+from tidemark.ops.report.coverage import KnownWatermarks
+from tidemark.ops.report.status import PipelineStatus
 from tidemark.spec.layout import spec_files
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import PipelineRef

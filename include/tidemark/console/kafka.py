@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 
 from tidemark.console.context import Page, PageContext
 from tidemark.console.newest import Newest
-from tidemark.report.cluster import ClusterView
+from tidemark.ops.report.cluster import ClusterView
 
 
 def cluster(context: PageContext, connection: str | None, pattern: str | None) -> Page:

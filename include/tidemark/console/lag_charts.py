@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 
 from tidemark.console.recorded_lags import Window
 from tidemark.core.texts import counted, format_duration
-from tidemark.lake.status_history import LagSample
+from tidemark.delta.status_history import LagSample
 
 _LONGEST_BREAK = timedelta(minutes=90)
 """Longest time between two samples of one line, unless two steps of the window are longer."""

@@ -10,9 +10,9 @@ from datetime import datetime
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
+from tidemark.app.pipeline import utc_now
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_of_thread
-from tidemark.pipeline import utc_now
 
 V = TypeVar("V")
 

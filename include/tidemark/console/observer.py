@@ -11,8 +11,8 @@ from dataclasses import replace
 from threading import Lock
 
 from tidemark.core.parallel import result_of_thread
-from tidemark.report.observed_status import ObservedStatus
-from tidemark.report.status import PipelineStatus
+from tidemark.ops.report.observed_status import ObservedStatus
+from tidemark.ops.report.status import PipelineStatus
 
 THREADS = 2
 """Threads that read statuses. Each request to Kafka ends after `KAFKA_TIMEOUT_S`. The reads of a

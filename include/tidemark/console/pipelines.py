@@ -9,6 +9,8 @@ from functools import partial
 
 from starlette.exceptions import HTTPException
 
+from tidemark.app.pipeline import Pipeline, utc_now
+from tidemark.bronze.ingest.errors import UnknownPlan
 from tidemark.console.charts import (
     ZOOMS,
     ZoomLink,
@@ -28,19 +30,17 @@ from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import Span, SpanSet, size_of
 from tidemark.core.parallel import result_or_error
 from tidemark.core.plan_history import PlanEntry
-from tidemark.ingest.errors import UnknownPlan
-from tidemark.lake.opened_tables import reopen_tables, tables_opened_once
-from tidemark.lake.status_table import read_status
-from tidemark.pipeline import Pipeline, utc_now
-from tidemark.report.coverage import (
+from tidemark.delta.opened_tables import reopen_tables, tables_opened_once
+from tidemark.delta.status_table import read_status
+from tidemark.ops.report.coverage import (
     KnownWatermarks,
     OffsetState,
     PartitionCoverage,
     TopicCoverage,
     choose_partitions,
 )
-from tidemark.report.metrics import openmetrics
-from tidemark.report.observed_status import ObservedStatus
+from tidemark.ops.report.metrics import openmetrics
+from tidemark.ops.report.observed_status import ObservedStatus
 from tidemark.spec.model import PipelineSpec
 
 BARS = 64

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tidemark.app.pipeline import Pipeline
 from tidemark.console.context import PageContext
 from tidemark.core.events import PublicationDecided
 from tidemark.core.plan import PlanKind
 from tidemark.core.plan_history import PlanEntry, PlanState
 from tidemark.core.publication import NOT_CHECKED, PublicationStatus
-from tidemark.pipeline import Pipeline
+from tidemark.ops.report.errors import landing_command
 from tidemark.quality.check_results import CheckedPlan, CheckResult, Severity
-from tidemark.report.errors import landing_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

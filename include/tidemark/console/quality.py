@@ -8,17 +8,17 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
+from tidemark.app.pipeline import Pipeline, utc_now
 from tidemark.console.context import PLANS_PER_PAGE, Page, PageContext
 from tidemark.console.plan_details import publication_statuses
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
 from tidemark.core.plan import PlanRef
-from tidemark.pipeline import Pipeline, utc_now
+from tidemark.ops.report.page import report_values
 from tidemark.quality.check_results import CheckAttempt, CheckResult
 from tidemark.quality.checks import BUILT_IN_CHECKS
 from tidemark.quality.data_docs import DataDocs
-from tidemark.report.page import report_values
-from tidemark.typed.quarantine_record import QuarantinedRecord
+from tidemark.silver.typed.quarantine_record import QuarantinedRecord
 
 QUARANTINED = 200
 """Quarantined records on a page."""

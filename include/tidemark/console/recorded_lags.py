@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import takewhile
 from typing import NamedTuple
 
-from tidemark.lake.status_history import LagSample
+from tidemark.delta.status_history import LagSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

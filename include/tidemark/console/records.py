@@ -11,14 +11,14 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
+from tidemark.app.pipeline import Pipeline
 from tidemark.console.context import Page, PageContext
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
 from tidemark.core.payload_text import PayloadText
 from tidemark.core.record import Headers, LogRecord
 from tidemark.core.texts import parse_time
-from tidemark.pipeline import Pipeline
-from tidemark.report.record_page import RecordEntry, RecordPage, decoded_values
+from tidemark.ops.report.record_page import RecordEntry, RecordPage, decoded_values
 
 COUNT = 50
 """Offsets of a page."""

@@ -16,10 +16,10 @@ from tidemark.console import charts, lag_charts
 from tidemark.core.cluster import Setting
 from tidemark.core.texts import counted, format_duration
 from tidemark.core.visible_text import visible
+from tidemark.ops.report.owner_report import outcome_of
+from tidemark.ops.report.page import minute
 from tidemark.quality.checks import is_measured
 from tidemark.quality.html_templates import TEMPLATES, html_environment
-from tidemark.report.owner_report import outcome_of
-from tidemark.report.page import minute
 
 FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"

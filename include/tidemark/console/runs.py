@@ -7,7 +7,8 @@ from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
 
-from tidemark.backfill.service import recorded_request
+from tidemark.app.pipeline import Pipeline
+from tidemark.bronze.backfill.service import recorded_request
 from tidemark.console.backfills import RecordedBackfill, recorded_backfill
 from tidemark.console.context import Page, PageContext
 from tidemark.console.guard import AirflowRun
@@ -16,7 +17,6 @@ from tidemark.console.plan_details import PlanDetails, plan_details
 from tidemark.core.errors import TidemarkError
 from tidemark.core.origins import DagRunRequester, DecodeOrigin, PlanOrigin, RunOrigin
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
-from tidemark.pipeline import Pipeline
 from tidemark.spec.errors import UnknownPipeline
 
 BACKFILL_DAG = "tidemark_backfill"

@@ -21,7 +21,8 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.app.pipeline import utc_now
 from tidemark.console import backfills, kafka, pipelines, quality, records, runs
 from tidemark.console.backfills import BackfillForm
 from tidemark.console.context import Page, PageContext
@@ -32,10 +33,9 @@ from tidemark.console.recorded_lags import Period
 from tidemark.console.records import RecordPlace
 from tidemark.console.rendering import STATIC, render
 from tidemark.core.errors import ExitCode, TidemarkError, Unforeseen
-from tidemark.pipeline import utc_now
+from tidemark.ops.report.errors import PageTimeout
+from tidemark.ops.report.metrics import CONTENT_TYPE
 from tidemark.quality.html_templates import TEMPLATES
-from tidemark.report.errors import PageTimeout
-from tidemark.report.metrics import CONTENT_TYPE
 from tidemark.spec.errors import UnknownPipeline
 
 log = logging.getLogger(__name__)

@@ -216,7 +216,7 @@ class PublicationDecided:
         """Return the effective decision after this one.
 
         The newest decision of an operator is effective; without one, the newest check. The
-        published view implements the same rule in SQL (lake/published_view.py).
+        published view implements the same rule in SQL (delta/published_view.py).
         """
         is_overridden = self.decided_by is None and earlier and earlier.decided_by is not None
         return earlier if earlier and is_overridden else self

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from tidemark.core.plain import record_of
 from tidemark.core.plan import PlanRef
-from tidemark.lake.delta_errors import translates_delta_errors
-from tidemark.lake.shared_tables import append_shared
-from tidemark.lake.table_io import any_of_plans, open_if_exists, query_rows
+from tidemark.delta.delta_errors import translates_delta_errors
+from tidemark.delta.shared_tables import append_shared
+from tidemark.delta.table_io import any_of_plans, open_if_exists, query_rows
 from tidemark.quality.check_results import (
     CheckAttempt,
     CheckedPlan,

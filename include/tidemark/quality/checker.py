@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from tidemark.lake.local_files import translate_os_errors
+from tidemark.delta.local_files import translate_os_errors
 from tidemark.quality.check_results import BatchRef, CheckResult, QualityReport, RecordedRange
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.checks import figures

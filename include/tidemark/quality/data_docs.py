@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from tidemark.lake.local_files import locked
-from tidemark.lake.unreferenced_files import checked_storage_time
+from tidemark.delta.local_files import locked
+from tidemark.delta.unreferenced_files import checked_storage_time
 
 
 class DataDocs:

@@ -7,6 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tidemark.bronze.ingest.ledgers import read_checked_ledger, recorded_plan, refuse_cancelled
+from tidemark.bronze.ingest.ports import Ports
+from tidemark.bronze.repair.errors import PlanNotLanded
 from tidemark.core.accounting import Landing
 from tidemark.core.events import EventKind, PublicationDecided
 from tidemark.core.ledger import Ledger, PlanRecord
@@ -19,12 +22,9 @@ from tidemark.core.offsets import (
 )
 from tidemark.core.plan import Plan, PlanRef
 from tidemark.core.publication import PublicationStatus
-from tidemark.ingest.ledgers import read_checked_ledger, recorded_plan, refuse_cancelled
-from tidemark.ingest.ports import Ports
-from tidemark.lake.conflicts import retry_on_conflict
+from tidemark.delta.conflicts import retry_on_conflict
 from tidemark.quality.errors import NotBlocked, PlanReplaced
-from tidemark.repair.errors import PlanNotLanded
-from tidemark.typed.decoder import HiddenOffsets
+from tidemark.silver.typed.decoder import HiddenOffsets
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from pyarrow.parquet import FileMetaData
 
-from tidemark.lake.delta_errors import translate_delta_errors
-from tidemark.lake.storage import column_statistics, folder_of, footers_of
+from tidemark.delta.delta_errors import translate_delta_errors
+from tidemark.delta.storage import column_statistics, folder_of, footers_of
 from tidemark.quality.check_results import BatchRef, RecordedRange
 from tidemark.quality.checks import RangeFigures
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
+from tidemark.bronze.ingest.ledgers import read_checked_ledger, recorded_plan, refuse_cancelled
+from tidemark.bronze.ingest.ports import Ports
 from tidemark.core.accounting import Landing
 from tidemark.core.events import PublicationDecided
 from tidemark.core.ledger import CheckedLedger
 from tidemark.core.plan import Plan
 from tidemark.core.publication import PublicationStatus
-from tidemark.ingest.ledgers import read_checked_ledger, recorded_plan, refuse_cancelled
-from tidemark.ingest.ports import Ports
-from tidemark.lake.conflicts import retry_on_conflict
-from tidemark.lake.errors import ControlConflict
-from tidemark.lake.opened_tables import tables_opened_once
+from tidemark.delta.conflicts import retry_on_conflict
+from tidemark.delta.errors import ControlConflict
+from tidemark.delta.opened_tables import tables_opened_once
 from tidemark.quality.check_results import BatchRef, CheckOutcome, QualityReport, RecordedRange
 from tidemark.quality.errors import QualityFailed
 from tidemark.quality.publication_service import landing_of

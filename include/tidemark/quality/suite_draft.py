@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.core.texts import counted
-from tidemark.lake.local_files import replace_text, translate_os_errors
+from tidemark.delta.local_files import replace_text, translate_os_errors
 from tidemark.quality.errors import SuiteExists
+from tidemark.silver.typed.payload_values import avro_columns
+from tidemark.silver.typed.profile import MAX_LISTED_VALUES, FieldProfile, Profile
 from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Format, Part
-from tidemark.typed.payload_values import avro_columns
-from tidemark.typed.profile import MAX_LISTED_VALUES, FieldProfile, Profile
 
 MAX_SCHEMAS = 10
 """Maximum number of Avro schemas that the rules of a suite decode: those of most sampled values."""

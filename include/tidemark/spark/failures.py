@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidemark.core.errors import SetupError, TidemarkError
-from tidemark.lake.errors import EngineFailed, storage_error
+from tidemark.delta.errors import EngineFailed, storage_error
 from tidemark.spark.connect import DETAILS, session_loss
 from tidemark.spark.errors import EngineUnavailable
 from tidemark.spark.sessions import has_driver_jvm

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tidemark.core.datafile import DataFile
-from tidemark.lake.storage import column_statistics, footers_of
+from tidemark.delta.storage import column_statistics, footers_of
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem

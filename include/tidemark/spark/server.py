@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from tidemark.core.errors import SetupError
 from tidemark.core.plain import record_of
-from tidemark.lake.local_files import locked, read_json, replace_text, translate_os_errors
+from tidemark.delta.local_files import locked, read_json, replace_text, translate_os_errors
 from tidemark.spark import processes, sockets
 from tidemark.spark.connect import SUBMIT_ADVICE
 from tidemark.spark.engine import (

@@ -8,8 +8,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from tidemark.lake.errors import storage_error
-from tidemark.lake.storage import table_folder
+from tidemark.delta.errors import storage_error
+from tidemark.delta.storage import table_folder
 from tidemark.spark.connect import RESTART_ADVICE, server_error, session_loss
 from tidemark.spark.errors import EngineUnsuitable
 from tidemark.spark.workers import CODE_DIGEST, worker_code_digest

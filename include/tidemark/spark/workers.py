@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _RUN_BY_WORKERS = (
-    "typed/formats/protobuf_reader.py",
+    "silver/typed/formats/protobuf_reader.py",
     "spec/decode.py",
     "spec/fields.py",
-    "typed/formats/protobuf.py",
-    "typed/formats/struct_type.py",
+    "silver/typed/formats/protobuf.py",
+    "silver/typed/formats/struct_type.py",
 )
 
 

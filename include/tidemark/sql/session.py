@@ -21,12 +21,12 @@ import duckdb
 from tidemark.core.errors import TidemarkError
 from tidemark.core.texts import comma_list
 from tidemark.core.visible_text import visible
-from tidemark.lake.delta_dataset import DeltaDataset
-from tidemark.lake.delta_errors import translate_delta_errors
-from tidemark.lake.errors import ForeignTable
-from tidemark.lake.published_view import published_rows
-from tidemark.lake.table_io import open_if_exists
-from tidemark.lake.unreadable_files import translate_read_errors
+from tidemark.delta.delta_dataset import DeltaDataset
+from tidemark.delta.delta_errors import translate_delta_errors
+from tidemark.delta.errors import ForeignTable
+from tidemark.delta.published_view import published_rows
+from tidemark.delta.table_io import open_if_exists
+from tidemark.delta.unreadable_files import translate_read_errors
 from tidemark.sql.errors import InvalidQuery, UnknownTable
 from tidemark.sql.tables import Catalog, LakeTable, TableName, quoted
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemark.lake.published_view import Engine, published_view
-from tidemark.lake.table_io import open_if_exists
+from tidemark.delta.published_view import Engine, published_view
+from tidemark.delta.table_io import open_if_exists
 from tidemark.sql.tables import Catalog
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 
-from tidemark.lake.delta_errors import translate_delta_errors
-from tidemark.lake.table_io import open_if_exists
+from tidemark.delta.delta_errors import translate_delta_errors
+from tidemark.delta.table_io import open_if_exists
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
 

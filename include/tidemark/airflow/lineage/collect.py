@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidemark.pipelines import Outcomes
+from tidemark.app.pipelines import Outcomes
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage

@@ -35,22 +35,22 @@ from tidemark.airflow.lineage.columns import (
     upsert_lineage,
 )
 from tidemark.airflow.lineage.places import Place, table_place, topic_place
-from tidemark.app import App
+from tidemark.app.app import App
+from tidemark.app.pipelines import Outcomes
+from tidemark.app.steps import Result
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import TidemarkError
 from tidemark.core.ledger import PlanRecord
 from tidemark.core.origins import DecodeOrigin
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plan import Plan, PlanRef
-from tidemark.lake.data_table import DataTableSnapshot, DeltaDataTable
-from tidemark.pipelines import Outcomes
+from tidemark.delta.data_table import DataTableSnapshot, DeltaDataTable
 from tidemark.quality.check_results import CheckedPlan, Severity
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.errors import QualityFailed
+from tidemark.silver.upsert.table import version_of_merge
 from tidemark.spec.fields import FieldType
 from tidemark.spec.ref import PipelineKind, PipelineRef
-from tidemark.steps import Result
-from tidemark.upsert.table import version_of_merge
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from tidemark.lake.errors import EngineFailed
+from tidemark.delta.errors import EngineFailed
 from tidemark.quality.check_results import MASKED, MAX_EXAMPLES, CheckResult, Example, Severity
 from tidemark.quality.errors import SuiteError
 from tidemark.quality.gx.context import ExpectationConfiguration, gx

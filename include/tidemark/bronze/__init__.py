@@ -1,0 +1,1 @@
+"""The bronze table: ingest, backfill, repair."""

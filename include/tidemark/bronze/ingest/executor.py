@@ -1,0 +1,152 @@
+"""Execution of a plan: land, confirm, record. Each step is skipped if it is already done."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from tidemark.bronze.ingest.errors import CommitNotFound, PlanFenced
+from tidemark.bronze.ingest.ledgers import read_compared_ledger, recorded_plan, refuse_cancelled
+from tidemark.bronze.ingest.ports import Ports
+from tidemark.bronze.ingest.protocols import PlanSource, Sink
+from tidemark.bronze.ingest.recorder import Recorder
+from tidemark.core.accounting import Landing
+from tidemark.core.errors import TransientError
+from tidemark.core.ledger import Ledger
+from tidemark.core.plan import Plan
+from tidemark.core.table_state import TableState
+from tidemark.delta.conflicts import retry_on_conflict
+from tidemark.delta.errors import TransactionConflict
+from tidemark.spec.model import PipelineSpec
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionResult:
+    """Result of executing a plan.
+
+    Attributes:
+        plan: The plan.
+        landing: Its commit and counts.
+        wrote: Whether this execution committed the rows. False if the plan had landed before, or if
+            a concurrent execution committed it first.
+    """
+
+    plan: Plan
+    landing: Landing
+    wrote: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanExecutor:
+    """Executes recorded plans of one pipeline. Any number of executions has the effect of one.
+
+    Attributes:
+        spec: The pipeline.
+        ports: The ports of its table.
+        sink: Writes a plan's files.
+        source: Checks the topic or the bronze table that plans are read from.
+    """
+
+    spec: PipelineSpec
+    ports: Ports
+    sink: Sink
+    source: PlanSource
+
+    def execute(self, sequence: int) -> ExecutionResult:
+        """Land and record one plan; skip the steps that are already done.
+
+        Raises:
+            UnknownPlan: The control table has no such plan.
+            PlanCancelled: The plan is abandoned or undone.
+            PlanFenced: Another process has started to abandon the plan.
+            ForeignTable: The target is not the data table of this pipeline.
+            TableAltered, ColumnsDiffer: See `DataTable.prepare`.
+            HistoriesDiverge: The data table and the control table have different histories.
+            LostRange, EndBehindCommitted, TopicRecreated, ClusterChanged, PartitionsShrunk: Kafka
+                no longer has the planned records; nothing was written.
+            LogTruncated: Kafka has another record at the offset of the last landed row; nothing
+                was written.
+            RecordsMissed: Some visible records did not land; the landed ones are recorded.
+            CommitNotFound: The commit was made, but the table's log does not contain it.
+            TableReplaced: An older copy replaced the table during the read; nothing was written.
+            PlanFilesMissing: Files of the plan disappeared before the commit; it did not land.
+            LandingOvertaken: A conflicting commit to the table was first; nothing was written.
+            RowsWouldBeLost: A row to replace has no new row; nothing was changed.
+            NoLongerPublished: Bronze rows of a typed plan are no longer published; nothing was
+                written.
+            KafkaFailure: Kafka did not answer, or refused.
+            EngineFailed: The engine failed and the table's log does not contain the plan.
+        """
+        record = recorded_plan(self.ports.control, self.spec.name, sequence)
+        plan = record.plan
+        refuse_cancelled(record)
+        # Also check a landed plan: a RESTORE may have removed its rows.
+        ledger, seen = read_compared_ledger(self.ports.control, plan.pipeline, self.ports.table)
+        if record.held_now and record.landed_originally:
+            log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
+            return ExecutionResult(plan=plan, landing=record.landed_originally, wrote=False)
+        wrote = self._find_landing(plan) is None and self._land(plan, ledger, seen)
+        landing = retry_on_conflict(lambda: self._record(plan))
+        return ExecutionResult(plan=plan, landing=landing, wrote=wrote)
+
+    def _find_landing(self, plan: Plan) -> Landing | None:
+        """Return the plan's commit; None if the plan has not landed and still can.
+
+        Raises:
+            PlanCancelled, PlanFenced: The plan can no longer land.
+        """
+        # Read the transactions first: a plan that lands between the two reads is not mistaken for
+        # a fenced plan.
+        state = self.ports.table.state(plan.pipeline, (plan.app_id,))
+        landing = self.ports.table.find_landing(plan)
+        if landing is None and state.transactions.get(plan.app_id, 0) >= plan.sequence:
+            # A concurrent process has abandoned the plan, or has started to.
+            refuse_cancelled(recorded_plan(self.ports.control, plan.pipeline, plan.sequence))
+            raise PlanFenced(pipeline=plan.pipeline, sequence=plan.sequence)
+        return landing
+
+    def _land(self, plan: Plan, ledger: Ledger, seen: TableState) -> bool:
+        """Write and commit the plan; return whether this process committed it.
+
+        Args:
+            plan: The plan.
+            ledger: The ledger.
+            seen: The state of the table that was compared with the ledger.
+        """
+        wrote = False
+        readable = self.source.check_before_reading(plan, ledger)
+        size = self.ports.table.prepare(plan.pipeline)
+        try:
+            records_per_task = size.records_within(
+                self.spec.records_per_task, self.spec.bytes_per_task
+            )
+            files = self.sink.write(readable, records_per_task)
+            committable = self.source.check_before_commit(readable)
+            # An append whose answer is lost may have committed.
+            wrote = True
+            wrote = self.ports.table.append(committable, files, seen)
+        except TransientError as error:
+            # The commit may have succeeded before the failure, or in a concurrent execution.
+            if self._find_landing(plan) is None:
+                self.source.raise_if_lost(plan)
+                raise
+            return wrote and not isinstance(error, TransactionConflict)
+        return wrote
+
+    def _record(self, plan: Plan) -> Landing:
+        ledger = self.ports.control.summary(plan.pipeline)
+        record = recorded_plan(self.ports.control, plan.pipeline, plan.sequence)
+        if record.held_now and record.landed_originally:
+            return record.landed_originally
+        # An operator may have rewound the pipeline to a state before this landing.
+        refuse_cancelled(record)  # fence: abandoned-plan-is-not-recorded
+        # Search for the landing after the read of the ledger, whose check reads only RESTOREs after
+        # the newest recorded landing. Another plan may have that landing, so the check may not read
+        # a RESTORE that has removed the rows of this plan.
+        landing = self._find_landing(plan)  # fence: landing-is-found-after-its-ledger
+        if landing is not None:
+            return Recorder(ports=self.ports).record(ledger, plan, landing)
+        # fence: reported-commit-is-looked-up
+        raise CommitNotFound(pipeline=plan.pipeline, sequence=plan.sequence, seen="no such commit")

@@ -1,0 +1,864 @@
+"""The data table of a pipeline: its log, and the commits of plans. A `Sink` writes the files."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction
+
+from tidemark.core.accounting import Landing
+from tidemark.core.datafile import DataFile
+from tidemark.core.errors import TidemarkError
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.origins import PlanOrigin, RunOrigin
+from tidemark.core.plan import Plan
+from tidemark.core.record import LogRecord
+from tidemark.core.table_state import (
+    FENCED_VERSION,
+    Fence,
+    PlanCommit,
+    RowOrigin,
+    RowRange,
+    TableChanges,
+    TableSize,
+    TableState,
+    check_survives_restores,
+    survives_restores,
+)
+from tidemark.delta import commit_log, row_queries
+from tidemark.delta.columns import BRONZE_SCHEMA
+from tidemark.delta.conditional_writes import (
+    check_writable,
+    missing_storage_proofs,
+    prove_conditional_writes,
+)
+from tidemark.delta.conflicts import retry_on_conflict
+from tidemark.delta.delta_errors import space_needed, tidemark_error, translates_delta_errors
+from tidemark.delta.errors import (
+    EngineFailed,
+    ForeignCommit,
+    ForeignTable,
+    LandingOvertaken,
+    PlanFilesMissing,
+    RemovalConflict,
+    TableReplaced,
+    TransactionConflict,
+)
+from tidemark.delta.landed_files import added_file
+from tidemark.delta.live_files import files_at, table_filesystem
+from tidemark.delta.plan_counts import records_by_range
+from tidemark.delta.plan_removal import (
+    files_with_plan,
+    is_removal_complete,
+    leftover_transactions,
+    may_have_plan,
+    removal_transactions,
+    remove_whole_files,
+    rewrite_without_plan,
+)
+from tidemark.delta.replacement import check_no_rows_lost, replace_rows
+from tidemark.delta.row_removal import check_rewritable
+from tidemark.delta.table_checks import (
+    OWNER,
+    check_columns,
+    check_excluded,
+    check_extensible,
+    check_owner,
+    check_removals,
+    check_rules,
+    field_types,
+    missing_fields,
+)
+from tidemark.delta.table_io import open_if_exists
+from tidemark.delta.table_properties import DATA_TABLE_PROPERTIES
+from tidemark.delta.unreadable_files import check_readable, raise_if_unreadable
+from tidemark.delta.widened_maps import has_widened_maps
+from tidemark.spec.fields import FieldType
+
+log = logging.getLogger(__name__)
+
+Replace: TypeAlias = Callable[[DeltaTable, Plan, Sequence[DataFile], CommitProperties], None]
+"""Commits a plan's files in place of rows of the table, with some commit properties."""
+
+
+@translates_delta_errors
+class DeltaDataTable:
+    """Creates a pipeline's data table, reads its log, and commits landings, fences and removals.
+
+    The modules `compaction` and `deduplication` make the commits of rewritten files.
+
+    Args:
+        uri: The table.
+        schema: Required columns; the table may have more.
+        grows: Whether `prepare` adds missing fields to the table.
+        has_unions: Whether some columns are unions (see `type_conflicts`).
+        reads_only: Whether to accept rules for writers, such as a CHECK constraint.
+        excluded: See `check_excluded`.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        schema: Schema = BRONZE_SCHEMA,
+        *,
+        grows: bool = False,
+        has_unions: bool = False,
+        reads_only: bool = False,
+        excluded: Mapping[str, str | None] = MappingProxyType({}),
+    ) -> None:
+        self._uri = uri
+        self._excluded = excluded
+        self._reads_only = reads_only
+        self._schema = schema
+        self._grows = grows
+        self._has_unions = has_unions
+
+    def state(
+        self, pipeline: str, app_ids: Collection[str], *, restores_since: int | None = None
+    ) -> TableState:
+        """Return the newest transaction of each application id, and RESTOREs after a version."""
+        table = self._open()
+        if table is None:
+            return TableState(transactions={}, restores=())
+        self._check(table, pipeline)  # fence: state-of-own-table-only
+        return TableState(
+            transactions=_transactions(table, app_ids),
+            version=table.version(),
+            restores=()
+            if restores_since is None
+            else commit_log.restores_since(table, restores_since),
+        )
+
+    def find_landing(self, plan: Plan) -> Landing | None:
+        """See `DataTableSnapshot.find_landing`; None without a table."""
+        snapshot = self.snapshot()
+        return None if snapshot is None else snapshot.find_landing(plan)
+
+    def snapshot(self) -> DataTableSnapshot | None:
+        """Return the newest version of the table; None without a table."""
+        table = open_if_exists(self._uri)
+        return None if table is None else DataTableSnapshot(self._uri, table)
+
+    def current_landing(self, plan: Plan) -> Landing:
+        """Count a plan's rows in the newest version, added by any commit."""
+        return _landing(DeltaTable(self._uri), plan)
+
+    def offsets_without_rows(self, plan: Plan) -> Mapping[int, SpanSet]:
+        """Return the offsets of a landed plan without a row, by partition."""
+        return plan.offsets_outside(self.plan_spans(plan.sequence))
+
+    def plan_spans(self, sequence: int) -> Mapping[int, SpanSet]:
+        """Return the offsets with a row of one plan, by partition."""
+        return row_queries.plan_spans(DeltaTable(self._uri), sequence)
+
+    def size(self) -> TableSize:
+        """Return the number and the size of rows of the newest version, by the log."""
+        table = open_if_exists(self._uri)
+        return TableSize(records=0, bytes=0) if table is None else row_queries.table_size(table)
+
+    def stored_bytes(self, sequence: int | None = None) -> int | None:
+        """Return the bytes of the newest version's files; of one plan, of its own files."""
+        snapshot = self.snapshot()
+        return None if snapshot is None else snapshot.stored_bytes(sequence)
+
+    def row_count(self) -> int | None:
+        """Return the number of rows, without those that deletion vectors remove."""
+        table = open_if_exists(self._uri)
+        return 0 if table is None else row_queries.row_count(table)
+
+    def files_with(self, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
+        """Count the files of the newest version that may contain rows at these offsets."""
+        table = open_if_exists(self._uri)
+        return 0 if table is None else row_queries.files_with(table, topic_id, spans)
+
+    def has_transaction(self, plan: Plan) -> bool:
+        """Return True if the table contains the plan's transaction, of a landing or of a fence."""
+        table = open_if_exists(self._uri)
+        return table is not None and commit_log.has_transaction(table, plan)
+
+    def still_landed_plans(
+        self, sequences: Collection[int], landed_sequences: Callable[[], Collection[int]]
+    ) -> frozenset[int]:
+        """Return the plans whose landing the newest version contains.
+
+        Args:
+            sequences: The plans to look for.
+            landed_sequences: Returns the plans that landed by the ledger. Called only for plans
+                without a commit in the log and without rows; the log keeps a commit for 30 days.
+        """
+        table = open_if_exists(self._uri)
+        if table is None or not sequences:
+            return frozenset()
+        restores = commit_log.restores_since(table, -1)
+        in_newest = {
+            metadata["sequence"]: survives_restores(restores, version)
+            for version, metadata in reversed(list(commit_log.plan_commits(table)))
+        }
+        held = {sequence for sequence in sequences if in_newest.get(sequence)}
+        unknown = set(sequences) - held
+        if unknown:
+            of_them = f"plan_sequence IN ({', '.join(map(str, sorted(unknown)))})"
+            held |= {of.sequence for of in row_queries.row_ranges(table, of_them)}
+        forgotten = set(sequences) - held - in_newest.keys()
+        if forgotten:
+            held |= forgotten & set(landed_sequences())  # fence: forgotten-plan-landed-per-ledger
+        return frozenset(held)
+
+    def row_ranges(self) -> tuple[RowRange, ...]:
+        """Return the ranges of rows in the newest version, by plan, incarnation and partition."""
+        table = open_if_exists(self._uri)
+        return () if table is None else row_queries.row_ranges(table)
+
+    def plan_commits(self, origin: PlanOrigin) -> tuple[PlanCommit, ...]:
+        """Return the commits of plans, newest first, as far as the log reaches back.
+
+        Args:
+            origin: Origin of the returned plans; commits do not contain it.
+        """
+        table = open_if_exists(self._uri)
+        return tuple(
+            PlanCommit(version=version, plan=Plan.from_metadata(metadata, origin))
+            for version, metadata in (() if table is None else commit_log.plan_commits(table))
+        )
+
+    def quarantined_plans(self, origin: PlanOrigin) -> Sequence[Plan]:  # noqa: ARG002  the port's
+        """See `DataLog.quarantined_plans`; a plan commits to this table only."""
+        return ()
+
+    def quarantine_ahead(self, pipeline: str, app_ids: Collection[str]) -> Mapping[str, int]:  # noqa: ARG002  the port's
+        """See `DataLog.quarantine_ahead`; a plan commits to this table only."""
+        return {}
+
+    def version_and_id(self) -> tuple[int, str]:
+        """Return the newest version and the Delta id; -1 and an empty text without a table."""
+        table = open_if_exists(self._uri)
+        return (-1, "") if table is None else (table.version(), str(table.metadata().id))
+
+    def commit_digest(self, version: int) -> str | None:
+        """Return the SHA-256 of the commit file of a version; None without the file.
+
+        Two commits of one version differ, by their times and by the unique names of their files.
+        """
+        path = f"_delta_log/{version:020}.json"
+        try:
+            with table_filesystem(self._uri).open_input_stream(path) as commit:
+                return sha256(commit.read()).hexdigest()
+        except FileNotFoundError:
+            return None
+
+    def changes_since(self, version: int, digest: str | None) -> TableChanges | None:
+        """Return the changes after a version, from the commits; None if they are unknown.
+
+        Args:
+            version: The version.
+            digest: Its `commit_digest` when it was read. A copy in place of the table may have
+                another commit of this version, or none. Without a digest, the changes are unknown.
+        """
+        table = DeltaTable(self._uri)
+        missing = table.version() - version
+        commits = table.history(missing) if missing > 0 else []
+        # fence: changes-start-at-the-commit-that-was-read
+        if digest is None or self.commit_digest(version) != digest:
+            return None
+        if len(commits) < missing:
+            return None
+        by_version = dict(commit_log.commits_with_metadata(commits))
+        appended: list[Plan] = []
+        replaced: list[Plan] = []
+        removed: list[int] = []
+        for commit in reversed(commits):
+            metadata = by_version.get(commit["version"], {})
+            if "fingerprint" in metadata:
+                plan = Plan.from_metadata(metadata, RunOrigin(""))
+                (replaced if plan.replaces else appended).append(plan)
+            elif "removed_plan" in metadata:
+                removed.append(metadata["removed_plan"])
+            elif not commit_log.changes_no_rows(commit, metadata):
+                return None
+        return TableChanges(appended=appended, replaced=replaced, removed=removed)
+
+    def removal_versions(self) -> Mapping[int, Sequence[int]]:
+        """Return the versions that removed rows of each plan, as far back as the log reaches."""
+        table = open_if_exists(self._uri)
+        commits = () if table is None else commit_log.commits_with_metadata(table.history())
+        versions: dict[int, list[int]] = {}
+        for version, metadata in commits:
+            if "removed_plan" in metadata:
+                versions.setdefault(metadata["removed_plan"], []).append(version)
+        return versions
+
+    def fences(self, pipeline: str) -> Mapping[str, Fence]:  # noqa: ARG002  the port's
+        """See `DataLog.fences`; the table belongs to one pipeline."""
+        table = open_if_exists(self._uri)
+        commits = () if table is None else commit_log.commits_with_metadata(table.history())
+        return {
+            app_id: Fence(version, metadata["requested_by"], before)
+            for version, metadata in commits
+            for app_id, before in metadata.get("fenced", {}).items()
+        }
+
+    def log_start(self) -> int:
+        """See `DataLog.log_start`; maintenance removes old commits."""
+        table = open_if_exists(self._uri)
+        return 0 if table is None else min(each["version"] for each in table.history())
+
+    def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
+        """Return plan and record of each row at some offsets of one partition."""
+        table = open_if_exists(self._uri)
+        return iter(()) if table is None else row_queries.rows_of(table, topic_id, partition, span)
+
+    def bytes_to_read(self, partition: int, window: Span, most: int) -> int:
+        """Return the bytes of files, or of their row groups, that may have rows of a window."""
+        table = open_if_exists(self._uri)
+        return 0 if table is None else row_queries.bytes_to_read(table, partition, window, most)
+
+    def values_at(self, topic_id: str, partition: int, span: Span) -> list[dict[str, Any]]:
+        """Return all columns of the rows at some offsets of one partition, in offset order."""
+        table = open_if_exists(self._uri)
+        return [] if table is None else row_queries.values_at(table, topic_id, partition, span)
+
+    def last_rows(
+        self, topic_id: str, spans: Mapping[int, SpanSet], most: int
+    ) -> Mapping[int, Sequence[LogRecord]]:
+        """Return the rows with the highest offsets, by partition."""
+        table = open_if_exists(self._uri)
+        return {} if table is None else row_queries.last_rows(table, topic_id, spans, most)
+
+    def row_origins(self, bounds: Span) -> tuple[RowOrigin, ...]:
+        """Count the rows at these offsets by their origin."""
+        table = open_if_exists(self._uri)
+        return () if table is None else row_queries.row_origins(table, bounds)
+
+    def spans_by_plan(
+        self, topic_id: str, partition: int, window: Span, most: int
+    ) -> Mapping[int, SpanSet] | None:
+        """Return the offsets with a row of each plan in a window; None if they are too many."""
+        table = open_if_exists(self._uri)
+        if table is None:
+            return {}
+        return row_queries.spans_by_plan(table, topic_id, partition, window, most)
+
+    def count_offsets(self, topic_id: str, partition: int, span: Span, sequence: int) -> int:
+        """Return the number of offsets of a span with a row of one plan."""
+        table = open_if_exists(self._uri)
+        if table is None:
+            return 0
+        return row_queries.count_offsets(table, topic_id, partition, span, sequence)
+
+    def bytes_to_scan(self, partition: int, window: Span, most: int) -> int:
+        """Return the most bytes of offsets and plan numbers that queries of a window decode."""
+        table = open_if_exists(self._uri)
+        return 0 if table is None else row_queries.bytes_to_scan(table, partition, window, most)
+
+    def prepare(self, pipeline: str) -> TableSize:
+        """Create the table if it does not exist, check it, and add missing fields if it grows.
+
+        Returns:
+            The number and the size of its rows, as in `size`.
+
+        Raises:
+            ForeignTable: The target is another table, or a folder with other files.
+            TableAltered: The table has other columns, or rules for its writers.
+            EngineFailed: The fields may have been added or not; run it again.
+        """
+        table = self._own(pipeline)
+        added = missing_fields(table, self._schema) if self._grows else []
+        if added:
+            self._add_fields(table, added)
+        return row_queries.table_size(table)
+
+    def columns(self) -> Mapping[str, FieldType]:
+        """Return the column types by name; empty without a table."""
+        snapshot = self.snapshot()
+        return {} if snapshot is None else snapshot.columns()
+
+    def _add_fields(self, table: DeltaTable, added: list[str]) -> None:
+        import pyarrow as pa
+
+        schema = pa.schema(self._schema.to_arrow())
+        metadata = {"userMetadata": json.dumps({"added": added})}
+        try:
+            write_deltalake(
+                table,
+                schema.empty_table(),
+                mode="append",
+                schema_mode="merge",
+                commit_properties=CommitProperties(custom_metadata=metadata),
+            )
+        except (DeltaError, OSError) as failed:
+            raise tidemark_error(failed, self._uri, f"adding {', '.join(added)}") from failed
+        log.info("fields added uri=%s fields=%s", self._uri, ",".join(added))
+
+    def replace_columns(self, pipeline: str, schema: Schema) -> bool:
+        """Replace the columns of a table without rows. Its properties and its log stay.
+
+        Args:
+            pipeline: The owner of the table.
+            schema: The columns.
+
+        Returns:
+            Whether the table has the columns now, or does not exist; false for a table with rows.
+
+        Raises:
+            TransactionConflict: Another process committed to the table meanwhile.
+            EngineFailed: The columns may have been replaced or not. Repeating the call is safe.
+        """
+        import pyarrow as pa
+
+        table = self._open()
+        if table is None:
+            return True
+        self._check(table, pipeline)
+        if row_queries.row_count(table) != 0:  # fence: columns-of-rows-are-not-replaced
+            return False
+        if table.schema() == schema:
+            return True
+        properties = CommitProperties(
+            custom_metadata={"userMetadata": json.dumps({"columns_replaced": True})},
+            # A landing since the read fails this commit.
+            max_commit_retries=0,
+        )
+        try:
+            write_deltalake(
+                table,
+                pa.schema(schema.to_arrow()).empty_table(),
+                mode="overwrite",
+                schema_mode="overwrite",
+                commit_properties=properties,
+            )
+        except CommitFailedError as conflict:
+            raise TransactionConflict(pipeline=pipeline, sequence=0) from conflict
+        except (DeltaError, OSError) as failed:
+            raise tidemark_error(failed, self._uri, "replacing the columns") from failed
+        log.info("columns replaced uri=%s", self._uri)
+        return True
+
+    def _own(self, pipeline: str) -> DeltaTable:
+        """Open the pipeline's table, or create it."""
+        table = self._open() or self._create(pipeline)
+        self._check(table, pipeline)
+        return table
+
+    def _open(self) -> DeltaTable | None:
+        """Open the table; None if its folder is empty or does not exist."""
+        table = open_if_exists(self._uri)
+        if table is None and "://" not in self._uri:
+            # A log without a commit: another process is creating the table.
+            others = [each for each in Path(self._uri).glob("[!.]*") if each.name != "_delta_log"]
+            # Another process may have created the table since the first look.
+            table = open_if_exists(self._uri) if others else None
+            if others and table is None:
+                difference = "the folder contains files and no Delta table"
+                raise ForeignTable(target=self._uri, difference=difference)
+        return table
+
+    def _check(self, table: DeltaTable, pipeline: str) -> None:
+        check_owner(table, self._uri, pipeline)
+        if not self._reads_only:
+            check_rules(table, self._uri)
+        check_excluded(table, self._uri, self._excluded)
+        if self._grows:
+            check_extensible(table, self._uri, self._schema, has_unions=self._has_unions)
+        else:
+            check_columns(table, self._uri, self._schema)
+
+    def append(self, plan: Plan, files: Sequence[DataFile], seen: TableState) -> bool:
+        """Add a plan's files in one commit; do nothing if the plan's transaction exists."""
+        return self.land(plan, files, seen, _replace_all)
+
+    def land(
+        self, plan: Plan, files: Sequence[DataFile], seen: TableState, replace: Replace
+    ) -> bool:
+        """Land a plan's files in one commit; do nothing if its transaction exists.
+
+        Args:
+            plan: The plan.
+            files: Files with the plan's rows.
+            seen: The state that was compared with the ledger.
+            replace: Makes the commit of a replacing plan.
+
+        Returns:
+            Whether this call committed them.
+
+        Raises:
+            RowsWouldBeLost: A row to replace has no new row; nothing was changed.
+            ForeignTable, TableAltered: See `state`; nothing was changed.
+            TableAppendOnly, SetupError: See `check_removals` and `check_rewritable`; nothing was
+                changed.
+            TableReplaced: The table is older than `seen`; nothing was changed.
+            PlanFilesMissing: Some of the files have disappeared; nothing was changed.
+            UnreadableFile: A file with rows to replace cannot be read; nothing was changed.
+            TransactionConflict: Another process committed this transaction first.
+            LandingOvertaken: A conflicting commit was first; nothing was changed.
+            EngineFailed: The commit failed, or its answer was lost.
+        """
+        try:
+            # Delta refuses the commit if a later one conflicts with this version.
+            table = DeltaTable(self._uri)
+            self._check(table, plan.pipeline)  # fence: landing-into-an-altered-table-is-refused
+            # fence: landing-into-an-older-copy-is-refused
+            self._check_not_older(table, plan, seen)
+            if commit_log.has_transaction(table, plan):  # fence: taken-transaction-is-not-committed
+                return False
+            if plan.replaces:
+                self._check_removals(table)
+            # fence: data-storage-is-tried
+            proofs = missing_storage_proofs(table, self._uri)
+            _check_written(self._uri, plan, files)  # fence: landing-has-its-files
+            # fence: landing-is-a-transaction
+            transactions = [Transaction(plan.app_id, plan.sequence), *proofs]
+            change = replace if plan.replaces else self._add_files
+            change(table, plan, files, _properties(transactions, plan.commit_metadata()))
+        except (DeltaError, OSError) as failed:
+            if self._committed_by_other(plan):
+                raise TransactionConflict(
+                    pipeline=plan.pipeline, sequence=plan.sequence
+                ) from failed
+            if plan.replaces:
+                # delta-rs also reads the rows that stay in the files.
+                self._raise_if_unreadable(plan, failed)
+            operation = f"committing plan {plan.sequence} of pipeline {plan.pipeline!r}"
+            raise self._named_error(
+                failed,
+                operation,
+                lambda reason: LandingOvertaken(
+                    pipeline=plan.pipeline, sequence=plan.sequence, reason=reason
+                ),
+            ) from failed
+        return True
+
+    def _raise_if_unreadable(self, plan: Plan, failed: Exception) -> None:
+        """Raise `UnreadableFile` if a file with rows at a plan's offsets made a commit fail."""
+        if not isinstance(failed, CommitFailedError):
+            table = DeltaTable(self._uri)
+            raise_if_unreadable(table, failed, files_at(table, plan.spans()))
+
+    def _named_error(
+        self, failed: Exception, operation: str, conflict: Callable[[str], TidemarkError]
+    ) -> TidemarkError:
+        """Return the named error of a failed commit; `conflict` if another commit was first."""
+        error = tidemark_error(failed, self._uri, operation)
+        if isinstance(failed, CommitFailedError) and isinstance(error, EngineFailed):
+            return conflict(error.reason)
+        return error
+
+    def _check_not_older(self, table: DeltaTable, plan: Plan, seen: TableState) -> None:
+        """Raise if an older copy replaced the table: a commit would hide what the copy lacks."""
+        if seen.is_later_than(_transactions(table, seen.transactions)):
+            raise TableReplaced(pipeline=plan.pipeline, sequence=plan.sequence, table=self._uri)
+
+    def _add_files(
+        self,
+        table: DeltaTable,
+        plan: Plan,
+        files: Sequence[DataFile],
+        properties: CommitProperties,
+    ) -> None:
+        """Commit files; Delta refuses the commit if another one has the plan's transaction."""
+        _add(table, [added_file(plan, file) for file in files], properties)
+
+    def _committed_by_other(self, plan: Plan) -> bool:
+        try:
+            return self.has_transaction(plan)
+        except TidemarkError:
+            return False
+
+    def fence(self, plan: Plan, seen: TableState) -> None:
+        """Raise the plan's transaction with an empty commit, so that the plan cannot land."""
+        table = self._own(plan.pipeline)
+        self._check_not_older(table, plan, seen)  # fence: fence-in-an-older-copy-is-refused
+        if commit_log.has_transaction(table, plan):
+            return
+        try:
+            transactions = [Transaction(plan.app_id, plan.sequence)]
+            _add(table, [], _properties(transactions, json.dumps({"abandoned": plan.sequence})))
+        except CommitFailedError as conflict:
+            raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence) from conflict
+
+    def check_removals(self) -> None:
+        """See `DataLog.check_removals`."""
+        table = open_if_exists(self._uri)
+        if table is not None:
+            self._check_removals(table)
+
+    def _check_removals(self, table: DeltaTable) -> None:
+        check_removals(table, self._uri)
+        check_rewritable(table)
+
+    def check_removable(self, plan: Plan) -> None:
+        """See `DataTable.check_removable`; reads the files that also have rows of other plans."""
+        table = open_if_exists(self._uri)
+        if table is None:
+            return
+        self._check_removals(table)
+        check_writable(self._uri)
+        check_readable(self._uri, files_with_plan(table, plan.sequence)[1])
+
+    def remove_rows(
+        self, plan: Plan, epoch: int | None, seen: TableState | None
+    ) -> tuple[int, int]:
+        """Remove a plan's rows. Returns their number, and the version that removed the last ones.
+
+        Removes files with rows of this plan only without reading them, so an unreadable file can
+        be undone.
+
+        Args:
+            plan: The plan.
+            epoch: The epoch of the decision, which a repair fences (see `fence_chains`). None if
+                the ledger does not depend on the rows.
+            seen: The state that was compared with the ledger; None for leftovers of plans that
+                cannot land.
+
+        Raises:
+            RemovalFenced: The epoch is fenced.
+            TableAppendOnly, SetupError: See `check_removals` and `check_rewritable`; some rows may
+                be removed.
+            TableReplaced: The table is older than `seen`.
+            RemovalConflict: Other processes changed the table in every attempt.
+        """
+        if open_if_exists(self._uri) is None:
+            return 0, 0
+
+        def transactions(table: DeltaTable, is_last: bool) -> list[Transaction]:
+            self._check_removals(table)
+            if seen is None:
+                return leftover_transactions(table, plan, epoch)
+            self._check_not_older(table, plan, seen)  # fence: removal-in-an-older-copy-is-refused
+            return removal_transactions(table, plan, epoch, is_last=is_last)
+
+        with space_needed(lambda: self._bytes_to_rewrite(plan)):
+            return self._remove_rows(plan, epoch, seen, transactions)
+
+    def _bytes_to_rewrite(self, plan: Plan) -> int:
+        """Return the size of the files that have rows of a plan and of others."""
+        return sum(file.size for file in files_with_plan(DeltaTable(self._uri), plan.sequence)[1])
+
+    def _remove_rows(
+        self,
+        plan: Plan,
+        epoch: int | None,
+        seen: TableState | None,
+        transactions: Callable[[DeltaTable, bool], list[Transaction]],
+    ) -> tuple[int, int]:
+        try:
+            rows, removed_at = remove_whole_files(
+                self._uri, plan.sequence, _removal_metadata(plan), transactions
+            )
+            others, version = retry_on_conflict(
+                lambda: self._remove_other_rows(
+                    plan, None if seen is None else epoch, transactions, whole_files=removed_at
+                ),
+                RemovalConflict,
+            )
+        except (DeltaError, OSError) as failed:
+            self.check_removable(plan)
+            operation = f"removing rows of plan {plan.sequence} of pipeline {plan.pipeline!r}"
+            raise self._named_error(
+                failed,
+                operation,
+                lambda _: RemovalConflict(pipeline=plan.pipeline, sequence=plan.sequence),
+            ) from failed
+        return rows + others, version
+
+    def _remove_other_rows(
+        self,
+        plan: Plan,
+        epoch: int | None,
+        transactions_of: Callable[[DeltaTable, bool], list[Transaction]],
+        *,
+        whole_files: int | None,
+    ) -> tuple[int, int]:
+        """Remove a plan's rows from files with rows of other plans, or that a RESTORE brought back.
+
+        Args:
+            plan: The plan.
+            epoch: The epoch in which the ledger relies on the removal; None for leftovers.
+            transactions_of: Returns the transactions of the commit; raises to refuse the commit.
+            whole_files: The version that removed files with rows of this plan only; None if none
+                did.
+        """
+        table = DeltaTable(self._uri)
+        if (
+            whole_files is not None
+            # fence: removed-plan-is-gone-from-every-file
+            and not may_have_plan(table, plan.sequence)
+            and (epoch is None or is_removal_complete(table, plan, epoch))
+        ):
+            return 0, whole_files
+        if has_widened_maps(table):
+            return rewrite_without_plan(
+                table,
+                plan,
+                _removal_metadata(plan),
+                lambda newest: transactions_of(newest, True),
+                is_needed=epoch is not None,
+            )
+        transactions = transactions_of(table, True)
+        properties = _properties(transactions, _removal_metadata(plan))
+        before = table.version()
+        try:
+            done = table.delete(f"plan_sequence = {plan.sequence}", commit_properties=properties)
+            if table.version() == before and epoch is not None:
+                # delta-rs commits nothing without rows, but the ledger relies on the transaction.
+                properties.max_commit_retries = 0
+                _add(table, [], properties)
+                return 0, before + 1
+        except CommitFailedError as conflict:
+            raise RemovalConflict(pipeline=plan.pipeline, sequence=plan.sequence) from conflict
+        return int(done.get("num_deleted_rows") or 0), table.version()
+
+    def fence_chains(self, pipeline: str, app_ids: Collection[str], requested_by: str) -> int:
+        """Raise transaction versions to `FENCED_VERSION`: no commit with one of them follows.
+
+        See `DataTable.fence_chains` for arguments and result.
+        """
+        table = self._own(pipeline)
+        newest = {app_id: table.transaction_version(app_id) or 0 for app_id in app_ids}
+        open_ids = {app_id: before for app_id, before in newest.items() if before < FENCED_VERSION}
+        if not open_ids:  # fence: concurrent-repairs-have-own-fences
+            raise TransactionConflict(pipeline=pipeline, sequence=FENCED_VERSION)
+        transactions = [
+            Transaction(app_id, FENCED_VERSION)  # fence: fence-is-a-transaction
+            for app_id in open_ids
+        ]
+        metadata = json.dumps({"fenced": open_ids, "requested_by": requested_by})
+        try:
+            _add(table, [], _properties(transactions, metadata))
+        except CommitFailedError as conflict:
+            raise TransactionConflict(pipeline=pipeline, sequence=FENCED_VERSION) from conflict
+        return self.fences(pipeline)[next(iter(open_ids))].version
+
+    def remove_leftovers(self, plans: Collection[Plan], epoch: int) -> None:
+        """See `DataTable.remove_leftovers`; a plan commits to this table only."""
+
+    def _create(self, pipeline: str) -> DeltaTable:
+        try:
+            DeltaTable.create(
+                self._uri,
+                schema=self._schema,
+                description=f"Tidemark: records of pipeline {pipeline}",
+                configuration={**DATA_TABLE_PROPERTIES, OWNER: pipeline},
+                raise_if_key_not_exists=False,
+                # A retry after a lost race would commit a later version with another table id.
+                commit_properties=CommitProperties(
+                    max_commit_retries=0, app_transactions=[prove_conditional_writes(self._uri)]
+                ),
+            )
+        except (CommitFailedError, DeltaError):
+            if open_if_exists(self._uri) is None:
+                raise
+            log.info("another process created the table pipeline=%s uri=%s", pipeline, self._uri)
+        return DeltaTable(self._uri)
+
+
+@translates_delta_errors
+class DataTableSnapshot:
+    """One version of a data table. All of its methods share one read of the log.
+
+    Args:
+        uri: The table.
+        table: The table at that version.
+    """
+
+    def __init__(self, uri: str, table: DeltaTable) -> None:
+        self._uri = uri
+        self._table = table
+        self._commits = commit_log.CommitHistory(table)
+
+    def columns(self) -> Mapping[str, FieldType]:
+        """Return the column types by name."""
+        return field_types(self._table.schema())
+
+    def stored_bytes(self, sequence: int | None = None) -> int | None:
+        """Return the bytes of all files; of one plan, of its own files."""
+        return row_queries.stored_bytes(self._table, sequence)
+
+    def commits(self, limit: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Return those of the newest commits that have metadata, newest first."""
+        return commit_log.commits_with_metadata(self._commits.history(limit))
+
+    def find_landing(self, plan: Plan) -> Landing | None:
+        """Find the commit that landed a plan; None without one.
+
+        The transaction version does not prove a landing, because abandoning a plan also raises it.
+        The commit must contain the plan's fingerprint. If the log no longer contains the commit (it
+        keeps 30 days by default), searches for the plan's rows.
+        """
+        table, commits = self._table, self._commits
+        if not commit_log.has_transaction(table, plan):
+            return None
+        for version, metadata in commit_log.plan_commits(commits):
+            is_own = metadata.get("fingerprint") == plan.fingerprint
+            if not is_own and not commit_log.is_of_transaction(metadata, plan):
+                continue
+            if not is_own:  # fence: commit-has-the-fingerprint
+                raise ForeignCommit(
+                    pipeline=plan.pipeline,
+                    sequence=plan.sequence,
+                    fingerprint=plan.fingerprint,
+                    other_fingerprint=str(metadata["fingerprint"]),
+                )
+            check_survives_restores(plan, version, commit_log.restores_since(commits, version))
+            # The epochs of planning may be older than those of the read.
+            committed = Plan.from_metadata(metadata, plan.origin)
+            # Count the newest version: rows may have been deleted since the commit.
+            return Landing.of(committed, version, records_by_range(table, plan))
+        by_rows = _landing(table, plan)
+        return by_rows if by_rows.records else None
+
+
+def _check_written(uri: str, plan: Plan, files: Sequence[DataFile]) -> None:
+    """Raise `PlanFilesMissing` if one of the files does not exist. Lists each folder once."""
+    from pyarrow.fs import FileSelector
+
+    storage, paths = table_filesystem(uri), [file.path for file in files]
+    present = {
+        info.path
+        for folder in {path.rpartition("/")[0] for path in paths}
+        for info in storage.get_file_info(FileSelector(folder, allow_not_found=True))
+    }
+    for path in paths:
+        if path not in present:
+            raise PlanFilesMissing(
+                pipeline=plan.pipeline, sequence=plan.sequence, table=uri, file=path
+            )
+
+
+def _replace_all(
+    table: DeltaTable, plan: Plan, files: Sequence[DataFile], properties: CommitProperties
+) -> None:
+    """Replace rows; each of them must have a new row."""
+    check_no_rows_lost(table, plan, files)
+    replace_rows(table, plan, files, properties)
+
+
+def _add(table: DeltaTable, added: list[AddAction], properties: CommitProperties) -> None:
+    table.create_write_transaction(added, "append", table.schema(), commit_properties=properties)
+
+
+def _removal_metadata(plan: Plan) -> str:
+    return json.dumps({"removed_plan": plan.sequence})
+
+
+def _transactions(table: DeltaTable, app_ids: Iterable[str]) -> Mapping[str, int]:
+    """Return the newest transaction of each application id that the table has."""
+    found = {app_id: table.transaction_version(app_id) for app_id in app_ids}
+    return {app_id: newest for app_id, newest in found.items() if newest}
+
+
+def _properties(transactions: list[Transaction], metadata: str) -> CommitProperties:
+    return CommitProperties(
+        app_transactions=transactions, custom_metadata={"userMetadata": metadata}
+    )
+
+
+def _landing(table: DeltaTable, plan: Plan) -> Landing:
+    return Landing.of(plan, table.version(), records_by_range(table, plan))

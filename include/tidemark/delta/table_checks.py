@@ -1,0 +1,166 @@
+"""Checks that a table belongs to a pipeline and that plans can land in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from deltalake import DeltaTable, Schema
+
+from tidemark.delta.columns import field_type
+from tidemark.delta.delta_errors import translate_delta_errors
+from tidemark.delta.errors import (
+    ColumnsDiffer,
+    ForeignTable,
+    TableAltered,
+    TableAppendOnly,
+    UnsupportedFeature,
+)
+from tidemark.delta.table_io import open_if_exists
+from tidemark.spec.fields import FieldType, added_fields, type_conflicts
+
+OWNER = "tidemark.pipeline"
+"""The table property with the name of the pipeline."""
+
+_SUPPORTED_FEATURES = {
+    *("appendOnly", "invariants", "checkConstraints"),
+    *("changeDataFeed", "deletionVectors", "v2Checkpoint"),
+    "columnMapping",  # Has no effect in mode `none`; `check_names` refuses the other modes.
+}
+"""Table features that allow a commit of new files."""
+_APPEND_ONLY = "delta.appendOnly"
+_NO_RULES = {"delta.columnMapping.id", "delta.columnMapping.physicalName"}
+"""Column metadata of Delta that does not restrict the column's values."""
+
+
+def table_owner(uri: str) -> str | None:
+    """Return the pipeline of a table, from its property; None without a table or the property.
+
+    Raises:
+        StorageFailure: The table cannot be read.
+        DeltaLogDamaged: Its log is damaged, or the folder has data files and no log.
+    """
+    with translate_delta_errors(uri, "reading the table"):
+        table = open_if_exists(uri)
+        return None if table is None else table.metadata().configuration.get(OWNER)
+
+
+def check_owner(table: DeltaTable, uri: str, pipeline: str) -> None:
+    """Raise `ForeignTable` for a table of another pipeline."""
+    owner = table.metadata().configuration.get(OWNER)
+    if owner != pipeline:
+        difference = f"the table property {OWNER} is {owner!r}, not {pipeline!r}"
+        raise ForeignTable(target=uri, difference=difference)
+
+
+def check_columns(table: DeltaTable, uri: str, schema: Schema) -> None:
+    """Raise `ColumnsDiffer` unless a table has all columns of a schema, with their types."""
+    present = {field.name: field.type for field in table.schema().fields}
+    for wanted in schema.fields:
+        if wanted.name not in present:
+            raise ColumnsDiffer(target=uri, difference=f"it has no column {wanted.name}")
+        if _without_nullability(present[wanted.name]) != _without_nullability(wanted.type):
+            difference = f"its column {wanted.name} is {present[wanted.name]}"
+            raise ColumnsDiffer(target=uri, difference=difference)
+
+
+def check_excluded(table: DeltaTable, uri: str, excluded: Mapping[str, str | None]) -> None:
+    """Raise `ColumnsDiffer` for a table with an excluded column: its rows have another layout.
+
+    Args:
+        table: The table.
+        uri: Its location.
+        excluded: Names of columns. Each maps to the column beside which the name is allowed, or
+            to None if the name is never allowed.
+    """
+    names = {field.name for field in table.schema().fields}
+    for name, beside in excluded.items():
+        if name in names and beside not in names:
+            without = f" and no column {beside}" if beside else ""
+            raise ColumnsDiffer(target=uri, difference=f"it has the column {name}{without}")
+
+
+def check_extensible(table: DeltaTable, uri: str, schema: Schema, *, has_unions: bool) -> None:
+    """Raise `ColumnsDiffer` unless added fields are enough for the columns of a schema.
+
+    Args:
+        table: The table.
+        uri: Its location.
+        schema: The columns.
+        has_unions: Whether some of the columns are unions (see `type_conflicts`).
+    """
+    present = field_types(table.schema())
+    spellings = {name.lower(): name for name in present}
+    for name, needed in field_types(schema).items():
+        if (other := spellings.get(name.lower(), name)) != name:
+            raise ColumnsDiffer(
+                target=uri, difference=f"its column {other} is {name} in the schema"
+            )
+        if name in present:
+            for difference in type_conflicts(present[name], needed, name, has_unions=has_unions):
+                raise ColumnsDiffer(target=uri, difference=difference)
+
+
+def missing_fields(table: DeltaTable, schema: Schema) -> list[str]:
+    """Return the names of columns and nested fields of a schema that a table lacks."""
+    present = field_types(table.schema())
+    missing: list[str] = []
+    for name, kind in field_types(schema).items():
+        missing += added_fields(present[name], kind, name) if name in present else [name]
+    return missing
+
+
+def check_names(table: DeltaTable, uri: str) -> None:
+    """Raise `TableAltered` for column mapping: files may have other column names than the table.
+
+    Readers would find only nulls in a file with the names of the table.
+    """
+    if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        raise TableAltered(target=uri, difference="it has column mapping")
+
+
+def check_rules(table: DeltaTable, uri: str) -> None:
+    """Raise `TableAltered` for rules for writers that a commit of new files does not check.
+
+    An unsupported table feature raises its subclass `UnsupportedFeature`.
+    """
+    check_names(table, uri)
+    if partitions := table.metadata().partition_columns:
+        # fence: partitioned-table-is-refused
+        raise TableAltered(target=uri, difference=f"it is partitioned by {', '.join(partitions)}")
+    for name in table.metadata().configuration:
+        if name.startswith("delta.constraints."):
+            constraint = name.removeprefix("delta.constraints.")
+            raise TableAltered(target=uri, difference=f"it has the constraint {constraint!r}")
+    for field in table.schema().fields:
+        rules = {name for name in field.metadata if name.startswith("delta.")}
+        if not field.nullable or rules - _NO_RULES:
+            raise TableAltered(target=uri, difference=f"its column {field.name} has a rule")
+    if unknown := set(table.protocol().writer_features or ()) - _SUPPORTED_FEATURES:
+        features = tuple(sorted(unknown))
+        difference = f"it has the table feature {', '.join(features)}"
+        raise UnsupportedFeature(target=uri, difference=difference, features=features)
+
+
+def check_removals(table: DeltaTable, uri: str) -> None:
+    """Raise `TableAppendOnly` for a table whose rows no commit may remove or change."""
+    configuration = table.metadata().configuration
+    if (configuration.get(_APPEND_ONLY) or "").lower() == "true":
+        raise TableAppendOnly(
+            target=uri,
+            difference=f"the table property {_APPEND_ONLY} is set",
+            pipeline=configuration.get(OWNER) or "",
+        )
+
+
+def field_types(schema: Schema) -> Mapping[str, FieldType]:
+    """Return the field types of a schema by column."""
+    return {field.name: field_type(field.type) for field in schema.fields}
+
+
+def _without_nullability(kind: Any) -> str:
+    """Return a type as text; Spark and delta-rs differ on nulls in nested fields."""
+    text = kind.to_json() if hasattr(kind, "to_json") else str(kind)
+    return text.replace('"containsNull":false', '"containsNull":true').replace(
+        '"nullable":false', '"nullable":true'
+    )

@@ -1,0 +1,1 @@
+"""Reports about pipelines, and maintenance of tables."""

@@ -1,0 +1,122 @@
+"""Rows of a typed table and its quarantine by offset, for a page of records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tidemark.core.ledger import Ledger
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.ops.report.record_page import Decoding, DecodingState
+from tidemark.spec.flattening import TOMBSTONE, VALUE, field_name
+
+
+class ValueTable(Protocol):
+    """Reads rows at some offsets with all columns."""
+
+    def bytes_to_read(self, partition: int, window: Span, most: int) -> int:
+        """See `BronzeLog.bytes_to_read`."""
+
+    def values_at(self, topic_id: str, partition: int, span: Span) -> list[dict[str, Any]]:
+        """Return the rows in offset order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedTables:
+    """The typed table of a pipeline and its quarantine.
+
+    Attributes:
+        pipeline: Name of the typed table in the control table.
+        typed: The typed table.
+        quarantine: The quarantine.
+        flattens: Whether the typed table has flattened values.
+    """
+
+    pipeline: str
+    typed: ValueTable
+    quarantine: ValueTable
+    flattens: bool = False
+
+
+_METADATA = frozenset(
+    {
+        *("headers", "topic", "topic_id", "partition", "offset"),
+        *("timestamp", "timestamp_type", "timestamp_out_of_range_ms"),
+        *("plan_sequence", "ingested_at"),
+    }
+)
+"""Columns of a typed table that are not decoded values."""
+
+
+def _with_value(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the decoded values of a row, with the columns of a flattened value as one value."""
+    fields = {field: each for name, each in columns.items() if (field := field_name(name))}
+    own = {name: each for name, each in columns.items() if field_name(name) is None}
+    has_value = not own.pop(TOMBSTONE, False)
+    return {**own, VALUE: fields if has_value else None}
+
+
+def open_rows(ledger: Ledger, rows: Iterable[Mapping[str, Any]]) -> Mapping[int, Mapping[str, Any]]:
+    """Return the quarantined rows of landed plans that no landed plan has closed, by offset."""
+    return {
+        row["offset"]: row
+        for row in rows
+        if holds_rows(ledger, row["plan_sequence"]) and not holds_rows(ledger, row["closed_by"])
+    }
+
+
+def holds_rows(ledger: Ledger, sequence: int | None) -> bool:
+    """Return whether the ledger, which is a summary, records that a plan holds rows."""
+    # A summary contains only the plans that are not settled.
+    record = ledger.plans.get(sequence or 0)
+    return sequence is not None and (record is None or record.held_now is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedRows:
+    """Rows of a typed table and its quarantine.
+
+    Attributes:
+        landed: Offsets of the landed plans of the typed pipeline.
+        pending: Offsets of its open plans.
+        typed: Rows of the typed table by offset.
+        quarantined: Open rows of the quarantine by offset.
+        is_complete: Whether both tables were read.
+        flattens: Whether the typed table has flattened values.
+    """
+
+    landed: SpanSet
+    pending: SpanSet
+    typed: Mapping[int, Mapping[str, Any]]
+    quarantined: Mapping[int, Mapping[str, Any]]
+    is_complete: bool
+    flattens: bool
+
+    def at(self, offset: int, *, has_row: bool) -> Decoding | None:
+        """Return the record at an offset; None without one.
+
+        Args:
+            offset: Offset.
+            has_row: Whether the bronze table has a row, which is to be decoded.
+        """
+        if (row := self.typed.get(offset)) is not None:
+            values = {name: each for name, each in row.items() if name not in _METADATA}
+            if self.flattens:
+                values = _with_value(values)
+            return Decoding(state=DecodingState.DECODED, plan=row["plan_sequence"], values=values)
+        if (row := self.quarantined.get(offset)) is not None:
+            parts = (row["reason"], row["part"], row["detail"])
+            return Decoding(
+                state=DecodingState.QUARANTINED,
+                plan=row["plan_sequence"],
+                reason=", ".join(part for part in parts if part),
+            )
+        if not (has_row and self.is_complete):
+            return None
+        place = Span(offset, offset + 1)
+        if self.pending.overlap_size(place):
+            return Decoding(state=DecodingState.PLANNED)
+        if self.landed.overlap_size(place):
+            return Decoding(state=DecodingState.MISSING)
+        return Decoding(state=DecodingState.NOT_DECODED)

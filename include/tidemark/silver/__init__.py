@@ -1,0 +1,1 @@
+"""Tables that are derived from the bronze table."""

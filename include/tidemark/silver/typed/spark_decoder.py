@@ -1,0 +1,494 @@
+"""Decoding with Spark: a plan's bronze rows become files for the typed table and the quarantine."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import cached_property
+from itertools import product
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeAlias
+from uuid import uuid4
+
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
+from pyspark.sql.types import DataType, StructField, StructType
+
+from tidemark.core.datafile import DataFile, plan_folder
+from tidemark.core.origins import DecodeOrigin
+from tidemark.core.plan import Plan
+from tidemark.delta.storage import folder_of
+from tidemark.silver.typed.columns import typed_schema
+from tidemark.silver.typed.errors import DecoderChanged, InvalidRule, TooManyQuarantined
+from tidemark.silver.typed.formats.spark_payloads import (
+    FORMS_AT_ONCE,
+    SETTINGS,
+    WriterSchemas,
+    detail,
+    in_passes,
+    raw,
+    reason,
+    with_decoded,
+)
+from tidemark.silver.typed.replay_preview import DecodeResult
+from tidemark.silver.typed.spark_frames import inner_names
+from tidemark.spark import parquet
+from tidemark.spark.conditions import at_offsets
+from tidemark.spark.failures import session_settings, spark_error
+from tidemark.spark.sessions import use_scheduler_pool
+from tidemark.spec.decode import DecodeSpec, Part, QuarantineReason
+from tidemark.spec.fields import FieldType
+from tidemark.spec.flattening import TOMBSTONE, column_name, field_name
+from tidemark.spec.rule_check import rule_problem
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+    from tidemark.silver.typed.schemas import SchemaStore
+
+_BESIDE = (
+    *("headers", "topic", "partition", "offset"),
+    *("timestamp", "timestamp_out_of_range_ms", "timestamp_type"),
+    *("topic_id", "plan_sequence", "ingested_at"),
+)
+"""Columns of a typed row except key and value. Only `plan_sequence` differs from bronze."""
+_REASON, _PART, _DETAIL, _SCHEMA_ID = "__reason", "__part", "__detail", "__schema_id"
+_SHOWN_REASONS, _MOST_REASONS = 5, 1_000
+
+_Schemas: TypeAlias = Mapping[Part, WriterSchemas]
+
+
+class SparkDecoder:
+    """Decodes plans into files in the folders of a typed table and its quarantine.
+
+    Args:
+        open_session: Returns the Spark session. The first decode of a plan calls it.
+        bronze: URI of the bronze table.
+        typed: URI of the typed table, which exists.
+        quarantine: URI of the quarantine table, which exists.
+        spec: How records are decoded.
+        schemas: The stored schemas.
+        forms_at_once: Maximum number of forms of schemas in one pass over a plan's rows.
+        write_options: Options for writing Parquet files, in addition to the session's settings.
+    """
+
+    def __init__(
+        self,
+        open_session: Callable[[], SparkSession],
+        bronze: str,
+        typed: str,
+        quarantine: str,
+        spec: DecodeSpec,
+        schemas: SchemaStore,
+        forms_at_once: int = FORMS_AT_ONCE,
+        write_options: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._open_session = open_session
+        self._bronze = bronze
+        self._typed = typed
+        self._quarantine = quarantine
+        self._spec = spec
+        self._schemas = schemas
+        self._forms_at_once = forms_at_once
+        self._write_options = write_options
+
+    @cached_property
+    def _session(self) -> SparkSession:
+        return self._open_session()
+
+    def write(self, plan: Plan, records_per_task: int) -> list[DataFile]:  # noqa: ARG002
+        """Decode the rows of the bronze table at the plan's offsets.
+
+        Writes one file for each file that it reads, because the ingest has chosen their size. Rows
+        of many forms of schemas take several passes, each with separate files.
+
+        Args:
+            plan: A plan of the typed table's pipeline.
+            records_per_task: Unused; a limit for plans that read Kafka.
+
+        Raises:
+            DecoderChanged: The spec's section `decode` has changed since the plan.
+            InvalidRule: A row rule is not a condition over the decoded columns.
+            TooManyQuarantined: More records fail than the spec allows. Nothing was committed.
+            SetupError, StorageFailure, EngineFailed: As in `spark_error`.
+        """
+        source = self._request_of(plan)
+        operation = f"decoding plan {plan.sequence} of pipeline {plan.pipeline!r}"
+        folder = plan_folder(plan.sequence, uuid4())
+        with ExitStack() as undo:
+            with self._session_for(plan, operation):
+                passes = self._passes(source, DeltaTable(self._typed).schema())
+                made = self._write_passes(plan, passes, folder, undo)
+            undo.pop_all()
+            return made
+
+    def count(self, plan: Plan, columns: Mapping[Part, FieldType]) -> Counter[DecodeResult]:
+        """Decode the rows of the bronze table at the plan's offsets, and write nothing.
+
+        Args:
+            plan: A plan, which is not recorded.
+            columns: Types of the typed table's columns for formats with schema ids.
+
+        Returns:
+            The number of records with each result.
+
+        Raises:
+            DecoderChanged, InvalidRule, SetupError, StorageFailure, EngineFailed: As for `write`.
+        """
+        source = self._request_of(plan)
+        found: Counter[DecodeResult] = Counter()
+        with self._session_for(plan, f"decoding records of pipeline {plan.pipeline!r}"):
+            here = self._bronze_rows(plan)
+            for written in self._passes(source, typed_schema(self._spec, columns)):
+                rows = self._decoded(here, plan, written, names_faults=True)
+                for *why, count in rows.groupBy(_REASON, _PART, _DETAIL).count().collect():
+                    found[DecodeResult.of(*why)] += count
+        return found
+
+    @contextmanager
+    def _session_for(self, plan: Plan, operation: str) -> Iterator[None]:
+        """Prepare the session for decoding a plan, and convert its errors."""
+        use_scheduler_pool(self._session, plan.pipeline)
+        for key, value in SETTINGS.items():
+            self._session.conf.set(key, value)
+        try:
+            yield
+        except (PySparkException, Py4JError, DeltaError, OSError, ValueError) as failure:
+            raise spark_error(
+                failure,
+                operation,
+                location=self._typed,
+                settings=session_settings(self._session),
+                may_have_values=True,
+            ) from None
+
+    def _request_of(self, plan: Plan) -> DecodeOrigin:
+        origin = plan.origin
+        planned = origin.fingerprint if isinstance(origin, DecodeOrigin) else plan.requested_by
+        if not isinstance(origin, DecodeOrigin) or planned != self._spec.fingerprint:
+            raise DecoderChanged(
+                pipeline=plan.pipeline,
+                sequence=plan.sequence,
+                planned=planned,
+                current=self._spec.fingerprint,
+            )
+        return origin
+
+    def _bronze_rows(self, plan: Plan) -> DataFrame:
+        """Return the plan's bronze rows of one version, because several queries read them."""
+        # delta-rs finds the version in milliseconds; Spark needs a job.
+        newest = DeltaTable(self._bronze).version()
+        table = self._session.read.format("delta").option("versionAsOf", newest).load(self._bronze)
+        return table.where(at_offsets(plan.topic_id, plan.spans()))
+
+    def _writer_schemas(self, source: DecodeOrigin, table: Schema) -> _Schemas:
+        """Return the schemas of a plan's records.
+
+        Args:
+            source: The decoder and the schema ids of the plan.
+            table: The columns of the typed table.
+
+        Raises:
+            ValueError: A schema is not stored, or the typed table lacks the column.
+        """
+        if not self._spec.framed_parts:
+            return {}
+        # The Delta log has the schema in Spark's JSON form.
+        columns = StructType.fromJson(json.loads(table.to_json()))
+        present = self._part_types(columns)
+        kept = self._schemas.stored({each for ids in source.schemas.values() for each in ids})
+        found = {}
+        for part in self._spec.framed_parts:
+            ids = source.schemas.get(part, ())
+            missing = [each for each in ids if each not in kept]
+            if missing or (ids and part not in present):
+                raise ValueError(f"schemas {missing or ids} of the {part} are no longer stored")
+            found[part] = WriterSchemas(
+                schemas=[kept[each] for each in ids],
+                refused=self._spec.refused_schemas,
+                oversized=source.oversized.get(part, ()),
+                widens=self._spec.widens,
+                column=present.get(part),
+            )
+        return found
+
+    def _part_types(self, columns: StructType) -> Mapping[str, DataType]:
+        """Return the types of keys and values in the typed table."""
+        present = {each.name: each.dataType for each in columns if each.name in list(Part)}
+        fields = [
+            StructField(name, each.dataType) for each in columns if (name := field_name(each.name))
+        ]
+        if self._spec.flattens and fields:
+            present[Part.VALUE] = StructType(fields)
+        return present
+
+    def _passes(self, source: DecodeOrigin, table: Schema) -> Sequence[_Schemas]:
+        """Return the schemas of each pass. Each row of the plan is in one pass."""
+        choices = [
+            [
+                (part, some)
+                for some in in_passes(self._spec.parts[part].format, written, self._forms_at_once)
+            ]
+            for part, written in self._writer_schemas(source, table).items()
+        ]
+        return [dict(chosen) for chosen in product(*choices)]
+
+    def _decoded(
+        self, rows: DataFrame, plan: Plan, written: _Schemas, *, names_faults: bool = False
+    ) -> DataFrame:
+        """Return decoded rows with the bytes of the record; a failed row has a reason."""
+        made = rows.withColumn("plan_sequence", F.lit(plan.sequence).cast("bigint")).select(
+            *_BESIDE,
+            *(F.col(part.value).alias(raw(part)) for part in Part),
+        )
+        for part, spec in self._spec.parts.items():
+            made = with_decoded(made, part, spec, written.get(part), names_faults=names_faults)
+        faults = {part: F.col(reason(part)) for part in Part}
+        nothing = F.lit(None).cast("bigint")
+        framed_parts = self._spec.framed_parts
+        ids = {part: F.col(part.schema_id) if part in framed_parts else nothing for part in Part}
+        details = {part: F.col(detail(part)) for part in Part}
+
+        def of_fault(each: Mapping[Part, Column]) -> Column:
+            # For a row without a fault, the value's.
+            return F.when(faults[Part.KEY].isNotNull(), each[Part.KEY]).otherwise(each[Part.VALUE])
+
+        decoded = made.withColumns(
+            {
+                _REASON: F.coalesce(*faults.values()),
+                _PART: F.coalesce(
+                    *(F.when(why.isNotNull(), part.value) for part, why in faults.items())
+                ),
+                _DETAIL: of_fault(details),
+                _SCHEMA_ID: of_fault(ids),
+            }
+        )
+        without_column = [part for part, some in written.items() if some.column is None]
+        decoded = self._with_operations(decoded.drop(*without_column))
+        return self._with_rules(decoded, plan, without_column)
+
+    def _with_operations(self, rows: DataFrame) -> DataFrame:
+        """Return rows with a reason for values that have no operation of the envelope."""
+        envelope = self._spec.envelope
+        if envelope.operation is None or Part.VALUE not in rows.columns:
+            return rows
+        lacks = F.col(_REASON).isNull() & F.col(Part.VALUE).isNotNull()
+        path = envelope.path_in(inner_names(rows.schema[Part.VALUE].dataType))
+        if path is not None:
+            operation = F.col(Part.VALUE)
+            for name in (*path, envelope.operation):
+                operation = operation[name]
+            lacks = lacks & operation.isNull()
+        return rows.withColumns(
+            {
+                _REASON: F.when(lacks, QuarantineReason.NO_OPERATION.value).otherwise(
+                    F.col(_REASON)
+                ),
+                _PART: F.when(lacks, Part.VALUE.value).otherwise(F.col(_PART)),
+            }
+        )
+
+    def _with_rules(self, rows: DataFrame, plan: Plan, missing: Sequence[Part]) -> DataFrame:
+        """Return rows with the first row rule that each row breaks.
+
+        Args:
+            rows: Decoded rows.
+            plan: The plan, for errors.
+            missing: Parts of records without a column. Rules over them are skipped.
+        """
+        broken = []
+        for name, sql in self._spec.rules:
+            try:
+                (field,) = rows.select(F.expr(sql).alias(name)).schema.fields
+                seen = field.dataType.simpleString()
+            except AnalysisException as unknown:
+                if missing:
+                    # The rule may refer to the missing column.
+                    continue
+                first_line = str(unknown).strip().splitlines()[0]
+                seen = rule_problem(sql, self._spec) or first_line
+            if seen != "boolean":
+                raise InvalidRule(pipeline=plan.pipeline, rule=name, sql=sql, seen=seen)
+            broken.append(F.when(~F.expr(sql), name))
+        if not broken:
+            return rows
+        rule = F.when(F.col(_REASON).isNull(), F.coalesce(*broken))
+        return rows.withColumn("__rule", rule).withColumns(
+            {
+                _REASON: F.coalesce(
+                    _REASON, F.when(F.col("__rule").isNotNull(), QuarantineReason.RULE_BROKEN.value)
+                ),
+                _DETAIL: F.coalesce(_DETAIL, "__rule"),
+            }
+        )
+
+    def _write_passes(
+        self, plan: Plan, passes: Sequence[_Schemas], folder: str, undo: ExitStack
+    ) -> list[DataFile]:
+        """Write a plan's rows, and return the files of both tables."""
+        here = self._bronze_rows(plan)
+        typed = self._new_folder(self._typed, folder, undo)
+        # A query of many schemas is large, so each one is built when it runs.
+        counts = [
+            self._write_typed(self._decoded(here, plan, written), typed) for written in passes
+        ]
+        records, quarantined, counted = map(sum, zip(*counts, strict=True))
+        made = self._new_files(self._typed, folder)
+        if quarantined:
+            failed = [
+                self._failed_rows(self._decoded(here, plan, written, names_faults=True))
+                for written, (_, some, _) in zip(passes, counts, strict=True)
+                if some
+            ]
+            self._check_limit(plan, failed, counted, records - (quarantined - counted))
+            place = self._new_folder(self._quarantine, folder, undo)
+            for rows in failed:
+                self._save(_quarantine_columns(rows), place)
+            made += [_as_quarantined(file) for file in self._new_files(self._quarantine, folder)]
+        _check_count(records, made)
+        return made
+
+    def _write_typed(self, rows: DataFrame, place: str) -> tuple[int, int, int]:
+        """Write the decoded rows.
+
+        Returns:
+            The number of all rows, of failed rows, and of failed rows that count for the limit.
+        """
+        seen = Observation()
+        observed = rows.observe(
+            seen,
+            F.count(F.lit(1)).alias("records"),
+            F.count(_REASON).alias("quarantined"),
+            F.count_if(_counts_for_limit()).alias("counted"),
+        )
+        ids = [part.schema_id for part in self._spec.framed_parts]
+        decoded = observed.where(F.col(_REASON).isNull())
+        self._save(decoded.select(*self._decoded_columns(rows), *_BESIDE, *ids), place)
+        return _counts(seen, rows)
+
+    def _decoded_columns(self, rows: DataFrame) -> list[Column]:
+        """Return the columns of the typed table for the decoded keys and values of rows."""
+        present = [part.value for part in Part if part in rows.columns]
+        if not self._spec.flattens:
+            return [F.col(name) for name in present]
+        has_value = Part.VALUE in present
+        value = rows.schema[Part.VALUE].dataType if has_value else StructType()
+        fields = value.names if isinstance(value, StructType) else []
+        return [
+            *(F.col(name) for name in present if name != Part.VALUE),
+            *(F.col(Part.VALUE)[name].alias(column_name(name)) for name in fields),
+            (F.col(Part.VALUE).isNull() if has_value else F.lit(True)).alias(TOMBSTONE),
+        ]
+
+    def _save(self, rows: DataFrame, place: str) -> None:
+        # Appends to the files of other passes.
+        rows.write.mode("append").options(**self._write_options).parquet(place)
+
+    def _failed_rows(self, rows: DataFrame) -> DataFrame:
+        """Return the rows that failed to decode."""
+        # The second count keeps the filter above it: Spark would parse again for a filter below.
+        again = Observation()
+        observed = rows.observe(again, F.count(F.lit(1)).alias("records"))
+        return observed.where(F.col(_REASON).isNotNull())
+
+    def _new_folder(self, table: str, folder: str, undo: ExitStack) -> str:
+        """Return a new folder of a table, which `undo` removes."""
+        files, place = folder_of(table)
+        # No commit refers to its files. If the removal fails too, maintenance removes them.
+        undo.callback(_remove, files, f"{place}/{folder}")
+        return f"{table}/{folder}"
+
+    def _new_files(self, table: str, folder: str) -> list[DataFile]:
+        files, place = folder_of(table)
+        return parquet.data_files(files, place, folder)
+
+    def _quarantined_before(self, plan: Plan) -> int:
+        """Return the number of a plan's offsets with an open record in quarantine."""
+        kept = self._session.read.format("delta").load(self._quarantine)
+        here = at_offsets(plan.topic_id, plan.spans())
+        open_here = kept.where(here & F.col("closed_by").isNull())
+        return int(open_here.select("partition", "offset").distinct().count())
+
+    def _check_limit(
+        self, plan: Plan, failed: Sequence[DataFrame], quarantined: int, records: int
+    ) -> None:
+        limit = self._spec.quarantine_limit(records)
+        if quarantined > limit and plan.replaces:
+            # Records that were in quarantine before do not count again.
+            quarantined -= self._quarantined_before(plan)
+        if quarantined <= limit:  # fence: quarantine-has-a-limit
+            return
+        raise TooManyQuarantined(
+            pipeline=plan.pipeline,
+            sequence=plan.sequence,
+            quarantined=quarantined,
+            records=records,
+            allowed=limit,
+            reasons=tuple(f"{count:,} {why}" for why, count in _most_frequent(failed)),
+        )
+
+
+def _most_frequent(failed: Sequence[DataFrame]) -> list[tuple[str, int]]:
+    """Return the most frequent reasons, each with its number of rows."""
+    found: Counter[str] = Counter()
+    for rows in failed:
+        grouped = rows.where(_counts_for_limit()).groupBy(_REASON, _PART, _DETAIL).count()
+        for row in grouped.orderBy(F.desc("count")).limit(_MOST_REASONS).collect():
+            found[" ".join(filter(None, row[:3]))] += row["count"]
+    return found.most_common(_SHOWN_REASONS)
+
+
+def _quarantine_columns(rows: DataFrame) -> DataFrame:
+    """Return rows with the columns of the quarantine."""
+    return rows.select(
+        *(F.col(raw(part)).alias(part.value) for part in Part),
+        *_BESIDE,
+        F.col(_REASON).alias("reason"),
+        F.col(_PART).alias("part"),
+        F.col(_DETAIL).alias("detail"),
+        F.col(_SCHEMA_ID).alias("schema_id"),
+    )
+
+
+_NOT_COUNTED = (QuarantineReason.REFUSED_SCHEMA.value, QuarantineReason.SCHEMA_TOO_LARGE.value)
+"""Reasons without a limit. An operator refused the schema, or any producer may have registered it
+to stop the pipeline."""
+
+
+def _counts_for_limit() -> Column:
+    """Return whether a failed row counts for the limit of the quarantine."""
+    return ~F.col(_REASON).isin(*_NOT_COUNTED)
+
+
+def _counts(seen: Observation, rows: DataFrame) -> tuple[int, int, int]:
+    counts: Mapping[str, int] = {}
+    # Without a result, a local session raises, and a Spark Connect server returns no counts.
+    with suppress(AssertionError):
+        counts = seen.get
+    if not counts:
+        # Spark found that the query has no rows, and removed the count with it.
+        failed = rows.where(F.col(_REASON).isNotNull())
+        return rows.count(), failed.count(), failed.where(_counts_for_limit()).count()
+    return counts["records"], counts["quarantined"], counts["counted"]
+
+
+def _check_count(records: int, made: Sequence[DataFile]) -> None:
+    written = sum(file.records for file in made)
+    if written != records:
+        raise ValueError(f"Spark read {records} records and wrote {written}")
+
+
+def _as_quarantined(file: DataFile) -> DataFile:
+    return replace(file, quarantined=True)
+
+
+def _remove(files: FileSystem, folder: str) -> None:
+    with suppress(OSError):
+        files.delete_dir(folder)

@@ -1,0 +1,218 @@
+"""The upsert table in Delta: its columns and its last merge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from deltalake import DeltaTable, Field, Schema
+
+from tidemark.delta.columns import BRONZE_SCHEMA, delta_type, nullable_column
+from tidemark.delta.commit_log import changes_no_rows, commits_with_metadata
+from tidemark.delta.data_table import DataTableSnapshot, DeltaDataTable
+from tidemark.delta.delta_errors import translates_delta_errors
+from tidemark.delta.errors import ColumnsDiffer
+from tidemark.delta.table_checks import check_owner, check_removals, field_types
+from tidemark.delta.table_io import open_if_exists
+from tidemark.silver.typed.columns import decoded_parts
+from tidemark.spec.decode import Part
+from tidemark.spec.fields import FieldType, Struct, inner_names, merged_type
+from tidemark.spec.flattening import OWN_COLUMNS, flattened
+from tidemark.spec.ref import PipelineKind, PipelineRef
+from tidemark.spec.upsert import Envelope, LastMerge, UpsertSpec
+
+_SEARCHED_COMMITS = 50
+"""Commits to search for the last two merges. Only maintenance commits are between merges."""
+
+
+@translates_delta_errors
+class DeltaUpsertTable:
+    """One pipeline's upsert table.
+
+    Args:
+        uri: URI of the table.
+        spec: The spec of the upsert table.
+    """
+
+    def __init__(self, uri: str, spec: UpsertSpec) -> None:
+        self._uri = uri
+        self._spec = spec
+
+    def last_merge(self, pipeline: str) -> LastMerge | None:
+        """Return the last merge; None if the table is missing or needs a rebuild.
+
+        Each merge stores the merge that it follows. If that is not the commit before it, two
+        merges started from the same version, and the rows are unreliable.
+
+        Raises:
+            ForeignTable: The table belongs to another pipeline or program.
+            TableAppendOnly: A merge cannot replace rows.
+        """
+        table = open_if_exists(self._uri)
+        if table is None:
+            return None
+        check_owner(table, self._uri, str(PipelineRef(pipeline, PipelineKind.UPSERT)))
+        check_removals(table, self._uri)
+        newest, before, *_ = (*_merges(table), None, None)
+        if newest is None:
+            return None
+        is_rebuild = newest["since"] is None
+        follows_before = before is not None and (
+            (before["version"], before["app_id"]) == (newest["since"], newest["app_id"])
+        )
+        if not (is_rebuild or follows_before):  # fence: two-merges-from-one-base
+            return None
+        return LastMerge(
+            typed_version=newest["version"],
+            typed_commit=newest.get("typed_commit"),
+            definition=newest["definition"],
+            app_id=newest["app_id"],
+        )
+
+    def last_read(self, typed_id: str) -> int | None:
+        """Return the version of the typed table that the newest merge read; None if it is unknown.
+
+        This includes a merge whose rows a RESTORE removed or another program changed.
+
+        Args:
+            typed_id: The Delta id of the typed table.
+
+        Returns:
+            -1 if the newest merge read another typed table.
+        """
+        table = open_if_exists(self._uri)
+        commits = commits_with_metadata(table.history(_SEARCHED_COMMITS)) if table else ()
+        newest = next((each["merge"] for _, each in commits if "merge" in each), None)
+        if newest is None:
+            return None
+        version: int = newest["version"]
+        return version if f":{typed_id}:" in newest["app_id"] else -1
+
+    def fits(self, columns: Mapping[Part, FieldType]) -> bool:
+        """Return whether the table has these columns, or can have them by adding nested fields.
+
+        A table that does not fit needs a rebuild.
+
+        Args:
+            columns: The types of keys and values in the typed table.
+
+        Raises:
+            ColumnsDiffer: No upsert table can be made from these columns.
+        """
+        table = open_if_exists(self._uri)
+        if table is None:
+            return False
+        present, wanted = self._types(table.schema()), self._types(self._schema(columns))
+        return all(
+            name in present and merged_type(present[name], kind) == kind
+            for name, kind in wanted.items()
+        )
+
+    def _types(self, schema: Schema) -> Mapping[str, FieldType]:
+        """Return the types of columns; columns with the fields of contents are one struct."""
+        types = field_types(schema)
+        own = {name: kind for name, kind in types.items() if name.lower() in OWN_COLUMNS}
+        parts = decoded_parts(types, flattens=self._spec.flattens)
+        return {**own, **{part.value: kind for part, kind in parts.items()}}
+
+    def prepare(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:
+        """Create a missing table; add new fields to a table that fits.
+
+        Raises:
+            ForeignTable, TableAltered: As in `DataTable.prepare`.
+            EngineFailed: The change may have been committed. Repeating the call is safe.
+        """
+        schema = self._schema(columns)
+        if open_if_exists(self._uri) is None or self.fits(columns):
+            DeltaDataTable(self._uri, schema, grows=True).prepare(
+                str(PipelineRef(pipeline, PipelineKind.UPSERT))
+            )
+
+    def version(self) -> int:
+        """Return the newest version of the table; -1 if it is missing."""
+        table = open_if_exists(self._uri)
+        return -1 if table is None else int(table.version())
+
+    def merge_after(self, version: int) -> Mapping[str, Any] | None:
+        """Return the first merge after a version of the table.
+
+        Returns:
+            The values of `MergePlan.as_record`. None without a later merge, or if the table has
+            more than 50 later versions.
+        """
+        table = open_if_exists(self._uri)
+        newer = 0 if table is None else table.version() - version
+        if table is None or not 0 < newer <= _SEARCHED_COMMITS:
+            return None
+        merges = [
+            metadata["merge"]
+            for _, metadata in commits_with_metadata(table.history(newer))
+            if "merge" in metadata
+        ]
+        if not merges:
+            return None
+        first = merges[-1]
+        shared = {name: first[name] for name in ("scope", "since", "plans", "undone")}
+        return {**shared, "typed_version": first["version"]}
+
+    def _schema(self, columns: Mapping[Part, FieldType]) -> Any:
+        try:
+            return upsert_schema(columns, self._spec)
+        except ValueError as missing:
+            raise ColumnsDiffer(
+                target=self._uri,
+                difference=f"the typed table has no {missing}",
+            ) from None
+
+
+def version_of_merge(table: DataTableSnapshot, typed_version: int) -> int | None:
+    """Return the version that the newest merge of a typed version created; None without it."""
+    commits = table.commits(_SEARCHED_COMMITS)
+    merged = (v for v, each in commits if each.get("merge", {}).get("version") == typed_version)
+    return next(merged, None)
+
+
+def _merges(table: DeltaTable) -> Iterator[Mapping[str, Any]]:
+    """Yield the metadata of merges, newest first; stop at a commit that may have changed rows."""
+    history = table.history(_SEARCHED_COMMITS)
+    stored = dict(commits_with_metadata(history))
+    for commit in history:
+        metadata = stored.get(commit["version"], {})
+        if "merge" in metadata:
+            yield metadata["merge"]
+        elif not changes_no_rows(commit, metadata):
+            return
+
+
+def upsert_schema(columns: Mapping[Part, FieldType], spec: UpsertSpec) -> Schema:
+    """Return the columns of an upsert table: key, content, and position of the newest record.
+
+    Args:
+        columns: The types of keys and values in the typed table.
+        spec: The spec of the upsert table.
+
+    Raises:
+        ValueError: The values do not have this envelope.
+    """
+    value = columns[Part.VALUE]
+    path = spec.envelope.path_in(inner_names(value))
+    if path is None:
+        names = " and ".join(f"`{name}`" for name in sorted(spec.envelope.fields))
+        raise ValueError(f"values with the fields {names}, alone or in `payload`")
+    for name in (*path, *(["after"] if spec.envelope is Envelope.DEBEZIUM else [])):
+        value = dict(value.fields)[name] if isinstance(value, Struct) else value
+    contents: Mapping[str, FieldType] = {Part.VALUE: value}
+    if spec.flattens:
+        if not isinstance(value, Struct):
+            raise ValueError("field `after` with fields of its own, which `decode.flatten` needs")
+        contents = flattened(value)
+    named = {field.name: field for field in BRONZE_SCHEMA.fields}
+    places = ("topic_id", "partition", "offset", "timestamp", "plan_sequence")
+    return Schema(
+        [
+            Field("key", delta_type(columns[Part.KEY]), nullable=True),
+            *(Field(name, delta_type(kind), nullable=True) for name, kind in contents.items()),
+            nullable_column("deleted", "boolean"),
+            *(named[name] for name in places),
+        ]
+    )

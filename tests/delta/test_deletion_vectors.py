@@ -1,0 +1,184 @@
+"""Tests of tables in which Spark marked rows as deleted by deletion vectors."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+from deltalake import DeltaTable
+
+from tests.delta.test_widened_maps import NEW, OLD, TOPIC_ID, append_rows, typed_table
+from tests.support.file_lake import FileLake, double
+from tests.support.plans import make_plan, wanted
+from tidemark.bronze.ingest.errors import DuplicateRows, RecordsMissed, RowsChanged
+from tidemark.core.errors import SetupError
+from tidemark.core.offsets import Span
+from tidemark.core.origins import RunOrigin
+from tidemark.delta.compaction import Compaction
+from tidemark.delta.delta_dataset import DeltaDataset
+from tidemark.delta.errors import CompactionConflict
+from tidemark.spec.fields import MapOf
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> FileLake:
+    """Return a pipeline without plans."""
+    return FileLake(root=tmp_path)
+
+
+def delete_two(lake: FileLake, spark: SparkSession, where: str = "") -> None:
+    """Delete the first two rows by a deletion vector; the data file does not change."""
+    files = list(lake.uri.rglob("*.parquet"))
+    table = f"delta.`{lake.uri}`"
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"DELETE FROM {table} WHERE {where} `offset` < 2")
+    assert [*lake.uri.glob("deletion_vector_*.bin")]
+    assert list(lake.uri.rglob("*.parquet")) == files
+    assert (0, 2) in lake.rows()
+    assert (0, 1) not in lake.rows()
+
+
+def test_i3_rows_deleted_before_the_landing_was_recorded_are_read_again(
+    lake: FileLake, spark: SparkSession
+) -> None:
+    lake.land(lake.plan(4))
+    delete_two(lake, spark)
+    with pytest.raises(RecordsMissed):
+        lake.ingest.execute(1)
+    assert lake.committed()[0] == 0
+    plan = lake.planner.plan("next").plan
+    assert plan is not None
+    lake.ingest.execute(plan.sequence)
+    assert lake.verified() == [(4, 4)]
+
+
+def test_rows_deleted_after_a_landing_prevent_a_replacement_of_a_part(
+    lake: FileLake, spark: SparkSession
+) -> None:
+    lake.run(4)
+    delete_two(lake, spark)
+    with pytest.raises(RowsChanged):
+        lake.planner.backfill(replace(wanted((0, 0, 1)), replaces=True), RunOrigin("again"))
+    landing = lake.table.current_landing(lake.ledger.plans[1].plan)
+    assert (landing.records, landing.gaps) == (2, 2)
+
+
+def test_i1_a_file_with_a_deletion_vector_is_left_out_of_a_compaction(
+    lake: FileLake, spark: SparkSession
+) -> None:
+    """Covers a vector that is committed during the compaction."""
+    lake.run(4)
+    lake.run(1)
+    compaction = Compaction(str(lake.uri))
+    rewrites = compaction.rewrite()
+    assert [len(each.replaced) for each in rewrites] == [2]
+    delete_two(lake, spark)
+    with pytest.raises(CompactionConflict):
+        compaction.commit(rewrites)
+    lake.run(1)
+    assert Compaction(str(lake.uri)).run() == 2
+    assert lake.rows() == [(0, 2), (0, 3), (0, 4), (0, 5)]
+
+
+def test_i1_an_undo_removes_rows_beside_deletion_vectors(
+    lake: FileLake, spark: SparkSession
+) -> None:
+    lake.kafka.produce("events", 1, 4, timestamp_ms=1_000)
+    lake.run(4)
+    delete_two(lake, spark, "partition = 0 AND")
+    lake.undo.undo(1, "ops", "a test")
+    assert lake.rows() == []
+    plan = lake.planner.plan("next").plan
+    assert plan is not None
+    lake.ingest.execute(plan.sequence)
+    assert lake.verified() == [(4, 4), (4, 4)]
+
+
+def test_queries_of_duckdb_omit_rows_deleted_by_deletion_vectors(
+    lake: FileLake, spark: SparkSession
+) -> None:
+    """Also with a filter on a column that the query does not select, and without any column."""
+    lake.run(4)
+    lake.run(1)
+    delete_two(lake, spark)
+    failures: list[Exception] = []
+    with duckdb.connect() as connection:
+        rows = DeltaDataset(DeltaTable(str(lake.uri)), failures.append)
+        connection.register("events", rows)
+        selected = connection.execute('SELECT "offset" FROM events ORDER BY ALL').fetchall()
+        assert selected == [(2,), (3,), (4,)]
+        filtered = 'SELECT "offset" FROM events WHERE plan_sequence = 1 ORDER BY ALL'
+        assert connection.execute(filtered).fetchall() == [(2,), (3,)]
+        assert connection.execute("SELECT count(*) FROM events").fetchall() == [(3,)]
+    assert failures == []
+
+
+def test_deleted_rows_with_widened_maps_are_not_read(tmp_path: Path, spark: SparkSession) -> None:
+    """PyArrow reads the files of such a table. It does not apply deletion vectors.
+
+    A removal is refused until Spark has rewritten the files.
+    """
+    uri = tmp_path / "typed"
+    typed_table(uri, MapOf(OLD), flattens=False)
+    append_rows(uri, {offset: [("k", {"qty": offset})] for offset in range(5)}, flattens=False)
+    table = typed_table(uri, MapOf(NEW), flattens=False)
+    name = f"delta.`{uri}`"
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"DELETE FROM {name} WHERE `offset` IN (1, 3)")
+    assert [*uri.glob("deletion_vector_*.bin")]
+    rows = table.values_at(TOPIC_ID, 0, Span(0, 9))
+    assert {row["offset"]: row["value"]["legs"] for row in rows} == {
+        offset: [("k", {"qty": offset, "note": None})] for offset in (0, 2, 4)
+    }
+    with pytest.raises(SetupError) as refused:
+        table.check_removals()
+    (statement,) = re.findall(r"OPTIMIZE delta.*?\(offset\)", str(refused.value))
+    spark.sql(statement)
+    table.check_removals()
+    assert table.remove_rows(make_plan((0, 0, 9), sequence=2), None, None)[0] == 1
+    rows = table.values_at(TOPIC_ID, 0, Span(0, 9))
+    assert [row["offset"] for row in rows] == [0, 4]
+
+
+def test_a_cached_summary_is_read_again_after_a_deletion_vector(
+    lake: FileLake, spark: SparkSession
+) -> None:
+    """The names of the control table's files do not change."""
+    lake.run(4)
+    Compaction(str(lake.control_uri)).run({"pipeline": "events"})
+    control = lake.control
+    number = control.summary("events").event_number
+    table = f"delta.`{lake.control_uri}`"
+    spark.sql(
+        f"ALTER TABLE {table} SET TBLPROPERTIES ("
+        "'delta.enableDeletionVectors' = 'true', 'delta.appendOnly' = 'false')"
+    )
+    assert control.summary("events").missing_events == 0
+    spark.sql(f"DELETE FROM {table} WHERE event_number = {number}")
+    assert [*lake.control_uri.rglob("deletion_vector_*.bin")]
+    assert control.summary("events").missing_events == 1
+
+
+def test_doubled_rows_are_detected_with_deletion_vectors(
+    lake: FileLake, spark: SparkSession
+) -> None:
+    lake.run(4)
+    lake.run(3)
+    delete_two(lake, spark)
+    assert lake.table.row_count() == 5
+    assert lake.status().problem is None
+    lake.run(3)
+    lake.run(4)
+    double(lake.uri)
+    problem = lake.status().problem
+    assert isinstance(problem, DuplicateRows)
+    assert (problem.rows, problem.landed) == (len(lake.rows()), 14)
