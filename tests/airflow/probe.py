@@ -304,6 +304,7 @@ def lineage_reads(
     from airflow.providers.openlineage.utils.utils import OpenLineageRedactor
 
     from tidemark.airflow.lineage.datasets import lineage_of
+    from tidemark.app.app import App
     from tidemark.app.pipelines import Outcomes
 
     os.environ.update(environ)
@@ -327,7 +328,7 @@ def lineage_reads(
         patch.object(deltalake.DeltaTable, "__init__", counted_open),
         patch.object(deltalake.DeltaTable, "history", counted_history),
     ):
-        found = lineage_of(Outcomes(records=[*records]))
+        found = lineage_of(App.from_environment(), Outcomes(records=[*records]))
     plans = {each.name: each.inputFacets["tidemark_offsets"].plans for each in found.inputs}
     ranges = {name: [r for plan in some for r in plan["ranges"]] for name, some in plans.items()}
     with patch.object(OpenLineageRedactor, "_redact", counted_redact):
@@ -377,6 +378,15 @@ def call_task(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[s
         return {"error": None, "result": result}
     fails_now = isinstance(error, AirflowFailException)
     return {"error": f"{type(error).__name__}: {error}", "fails_now": fails_now}
+
+
+def apps_built(call: str, **arguments: Any) -> dict[str, Any]:
+    """Ask another question of this process about a task; add the number of apps that it built."""
+    from tidemark.app.app import App
+
+    with patch.object(App, "__init__", autospec=True, side_effect=App.__init__) as built:
+        answer: dict[str, Any] = QUESTIONS[call](**arguments)
+    return {**answer, "apps": built.call_count}
 
 
 def published(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
@@ -632,6 +642,7 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
             measured,
             logged,
             call_task,
+            apps_built,
             published,
             asset,
             requester,

@@ -63,7 +63,7 @@ class PortPipeline(Pipeline):
         """Return the pipeline of these ports. No check and no decoder has run."""
         context = PipelineContext(
             layout=Layout(project=PROJECT, home=Path("/nonexistent")),
-            connections=Connections({}, lambda: None),
+            connections=Connections(lambda _: None, lambda: None),
             sessions=ApplicationSessions(),
             control=given.control,
             wrap_part=_unchanged,

@@ -18,8 +18,8 @@ from airflow.sdk import (  # type: ignore[attr-defined]  # its stub lacks deadli
 )
 from airflow.sdk.exceptions import AirflowFailException
 
-from tidemark.airflow.connections import connected_app, connection
-from tidemark.airflow.failures import airflow_failures
+from tidemark.airflow.connections import check_connections, connection
+from tidemark.airflow.operators import with_app
 from tidemark.app.app import App
 from tidemark.app.pipelines import for_each
 from tidemark.app.statuses import record_status
@@ -33,20 +33,17 @@ ALARM_CONNECTION = "tidemark_alarm"
 _TIMEOUT_S = 10.0
 
 
-def record_status_of_all() -> list[dict[str, Any]]:
+@with_app
+def record_status_of_all(app: App) -> list[dict[str, Any]]:
     """Write the state of every pipeline to the status table.
 
     Returns:
         The pipelines with alarms, each with its alarms as `TidemarkError.as_record`.
     """
-    with airflow_failures():
-        specs = App.from_environment().specs
-        names = list(specs)
-        # The status of a pipeline includes the next decode, which needs a registry.
-        typed = [spec.typed_spec().name for spec in specs.values() if spec.registry]
-        app = connected_app(*names, *typed)
-        statuses = for_each(app, names, lambda each: each.status())
-        found = {**statuses, **app.spec_folder.broken}
+    names = list(app.specs)
+    check_connections(app, names)
+    statuses = for_each(app, names, lambda each: each.status())
+    found = {**statuses, **app.spec_folder.broken}
     unrecorded: list[dict[str, Any]] = []
     try:
         if found:

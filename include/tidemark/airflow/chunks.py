@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import AssetAlias
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from tidemark.airflow.connections import checked_engine, connected_app
-from tidemark.airflow.failures import airflow_failures
+from tidemark.airflow.connections import check_connections, checked_engine
+from tidemark.airflow.operators import with_app
 from tidemark.airflow.tasks import is_replaced, plan_event, plans_of_origin, table_asset
 from tidemark.app.app import App
 from tidemark.app.pipelines import Outcomes
@@ -28,7 +28,10 @@ BACKFILLED = AssetAlias("tidemark_backfilled", group="tidemark")
 """Alias of the asset of the table that a backfill writes."""
 
 
-def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]) -> list[int]:
+@with_app
+def request_backfill(
+    app: App, pipeline: str, requested_by: str, params: Mapping[str, Any]
+) -> list[int]:
     """Record the offsets that a form selects, or find the recorded request of this run.
 
     Returns:
@@ -37,38 +40,38 @@ def request_backfill(pipeline: str, requested_by: str, params: Mapping[str, Any]
     from tidemark.bronze.backfill.selection import SelectBy, select, split_list
     from tidemark.bronze.backfill.service import recorded_request
 
-    with airflow_failures():
-        # A cleared run continues its recorded request, regardless of the form.
-        recorded = recorded_request(App.from_environment().control, pipeline, requested_by)
-        if recorded:
-            count = len(recorded.chunks)
-            log.info("request recorded before pipeline=%s requested_by=%s", pipeline, requested_by)
-        else:
-            by = SelectBy(params["select_by"])
-            selection = select(
-                by=by,
-                offsets=split_list(params["offsets"]),
-                start=params["from"],
-                end=params["until"],
-                retained=by is SelectBy.RETAINED,
-                plan=params["plan"],
-                partitions=[int(partition) for partition in split_list(params["partitions"])],
-            )
-            backfills = connected_app(pipeline).pipeline(pipeline).backfills
-            preview = backfills.preview(
-                selection,
-                params["chunk"],
-                readable_only=bool(params["readable_only"]),
-                replaces=bool(params["replace"]),
-            )
-            log.info("preview pipeline=%s\n%s", pipeline, preview.explain())
-            if params["dry_run"]:
-                return []
-            checked_engine(pipeline)
-            count = backfills.request(
-                preview, requested_by, approved=bool(params["approved"]), reason=params["reason"]
-            )
-        return list(range(1, count + 1))
+    # A cleared run continues its recorded request, regardless of the form.
+    recorded = recorded_request(app.control, pipeline, requested_by)
+    if recorded:
+        count = len(recorded.chunks)
+        log.info("request recorded before pipeline=%s requested_by=%s", pipeline, requested_by)
+    else:
+        by = SelectBy(params["select_by"])
+        selection = select(
+            by=by,
+            offsets=split_list(params["offsets"]),
+            start=params["from"],
+            end=params["until"],
+            retained=by is SelectBy.RETAINED,
+            plan=params["plan"],
+            partitions=[int(partition) for partition in split_list(params["partitions"])],
+        )
+        check_connections(app, [pipeline])
+        backfills = app.pipeline(pipeline).backfills
+        preview = backfills.preview(
+            selection,
+            params["chunk"],
+            readable_only=bool(params["readable_only"]),
+            replaces=bool(params["replace"]),
+        )
+        log.info("preview pipeline=%s\n%s", pipeline, preview.explain())
+        if params["dry_run"]:
+            return []
+        checked_engine(app, [pipeline])
+        count = backfills.request(
+            preview, requested_by, approved=bool(params["approved"]), reason=params["reason"]
+        )
+    return list(range(1, count + 1))
 
 
 def ingest_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int) -> Outcomes:
@@ -83,7 +86,7 @@ def ingest_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int)
 
 def check_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int) -> Outcomes:
     """Check the plans of a chunk; skips the task without a plan. Plans nothing."""
-    found = plans_of_chunk(pipeline, requested_by, chunk)
+    found = _plans_of_chunk(spark.app, pipeline, requested_by, chunk)
     plans = [each for each in found if not is_replaced(each)]
     if not plans:
         raise _nothing_left(chunk)
@@ -103,32 +106,33 @@ def _log_plan(chunk: int, plan: Plan) -> None:
     )
 
 
-def publish_chunk(pipeline: str, requested_by: str, chunk: int, outlet_events: Any) -> None:
+@with_app
+def publish_chunk(
+    app: App, pipeline: str, requested_by: str, chunk: int, outlet_events: Any
+) -> None:
     """Emit an asset event for each landed plan of a chunk that is published."""
-    with airflow_failures():
-        plans = plans_of_chunk(pipeline, requested_by, chunk)
-        app = App.from_environment()
-        events = [event for each in plans if (event := plan_event(app, each)) is not None]
-        for event in events:
-            outlet_events[BACKFILLED].add(table_asset(pipeline), extra=event)
-        if plans and not events:
-            numbers = listed("plan", [each.plan.sequence for each in plans])
-            raise AirflowSkipException(f"{numbers} of {pipeline}: not published")
+    plans = _plans_of_chunk(app, pipeline, requested_by, chunk)
+    events = [event for each in plans if (event := plan_event(app, each)) is not None]
+    for event in events:
+        outlet_events[BACKFILLED].add(table_asset(pipeline), extra=event)
+    if plans and not events:
+        numbers = listed("plan", [each.plan.sequence for each in plans])
+        raise AirflowSkipException(f"{numbers} of {pipeline}: not published")
 
 
-def plans_of_chunk(pipeline: str, requested_by: str, chunk: int) -> list[PlanRecord]:
+def _plans_of_chunk(app: App, pipeline: str, requested_by: str, chunk: int) -> list[PlanRecord]:
     """Return the plans of a chunk of a backfill as `plans_of_origin` does."""
     origin = ChunkOrigin(requested_by, chunk)
-    return plans_of_origin(App.from_environment().control, pipeline, origin)
+    return plans_of_origin(app.control, pipeline, origin)
 
 
-def finish_backfill(pipeline: str, requested_by: str, chunks: list[int] | None) -> None:
+@with_app
+def finish_backfill(app: App, pipeline: str, requested_by: str, chunks: list[int] | None) -> None:
     """Fail unless all requested offsets are in the table."""
     from tidemark.bronze.backfill.service import check_finished
 
-    with airflow_failures():
-        if chunks is None:
-            raise AirflowFailException("no request was recorded: see the task `request`")
-        if chunks:
-            progress = connected_app(pipeline).pipeline(pipeline).backfills.progress(requested_by)
-            check_finished(pipeline, requested_by, progress)
+    if chunks is None:
+        raise AirflowFailException("no request was recorded: see the task `request`")
+    if chunks:
+        progress = app.pipeline(pipeline).backfills.progress(requested_by)
+        check_finished(pipeline, requested_by, progress)

@@ -1,9 +1,11 @@
-"""Airflow's connections as the environment variables that Tidemark reads."""
+"""Airflow's connections: to Kafka, to schema registries and to Spark."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
@@ -11,7 +13,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from tidemark.app.app import App
-from tidemark.app.connections import SPARK_CONNECTION, connection_variable
+from tidemark.app.connections import SPARK_CONNECTION
 from tidemark.core.errors import SetupError
 from tidemark.kafka.errors import UnknownConnection
 from tidemark.spark.engine import Engine, Server, Submit
@@ -36,55 +38,43 @@ def connection(conn_id: str) -> Connection:
         raise UnknownConnection(connection=conn_id) from None
 
 
-def kafka_environment(*pipelines: str) -> dict[str, str]:
-    """Return the pipelines' Kafka connections as environment variables, with secrets.
+def airflow_app() -> App:
+    """Return the app of a task, with the connections of this Airflow. Each is read once."""
 
-    The result omits an undefined connection: only the pipelines that need it are refused. If no
-    connection is defined, the function raises UnknownConnection.
+    @cache
+    def find(conn_id: str) -> str:
+        return connection(conn_id).as_json()
+
+    return App(environ=dict(os.environ), find_connection=find)
+
+
+def check_connections(app: App, pipelines: Iterable[str]) -> None:
+    """Raise UnknownConnection if none of the Kafka connections of some tables is defined.
+
+    An undefined connection beside a defined one refuses only the pipelines that need it.
     """
-    specs = App.from_environment().valid_specs(pipelines)
     # Landed records are decoded without Kafka.
-    variables, missing = _variables({spec.connection for spec in specs if spec.reads_kafka})
-    if missing and not variables:
-        raise missing[-1]
-    return variables
+    specs = [spec for spec in app.valid_specs(pipelines) if spec.reads_kafka]
+    needed = {spec.connection for spec in specs}
+    if needed and not app.connections.variables(needed):
+        raise UnknownConnection(connection=max(needed))
 
 
-def connected_app(*pipelines: str) -> App:
-    """Return the app with the connections of some tables: to Kafka, or to a schema registry.
-
-    Raises UnknownConnection if none of the Kafka connections is defined.
-    """
-    typed = [spec for spec in App.from_environment().valid_specs(pipelines) if spec.is_typed]
-    registries = {spec.registry for spec in typed if spec.registry}
-    return App.from_environment(kafka_environment(*pipelines) | _variables(registries)[0])
-
-
-def _variables(conn_ids: Iterable[str]) -> tuple[dict[str, str], list[UnknownConnection]]:
-    """Return the defined connections as environment variables, and errors of the others."""
-    variables, missing = {}, []
-    for conn_id in sorted(conn_ids):
-        try:
-            variables[connection_variable(conn_id)] = connection(conn_id).as_json()
-        except UnknownConnection as unknown:
-            missing.append(unknown)
-    return variables, missing
-
-
-def checked_engine(*pipelines: str, spark_connection: str = SPARK_CONNECTION) -> Engine:
+def checked_engine(
+    app: App, pipelines: Iterable[str], spark_connection: str = SPARK_CONNECTION
+) -> Engine:
     """Return the engine of a Spark connection; check a server for the pipelines.
 
     Tasks call this function before they record a plan. A plan for an unusable server would stay
     open. Raises the errors of `spark_engine` and `Engines.check`.
     """
-    engine = spark_engine(spark_connection)
+    engine = spark_engine(app, spark_connection)
     if isinstance(engine, Server):
-        app = App.from_environment()
         app.engines.check(engine, app.valid_specs(pipelines))
     return engine
 
 
-def spark_engine(conn_id: str) -> Engine:
+def spark_engine(app: App, conn_id: str) -> Engine:
     """Return the engine of a connection: type `spark` is spark-submit, `spark_connect` a server.
 
     A connection to the server of this home needs no token.
@@ -97,7 +87,7 @@ def spark_engine(conn_id: str) -> Engine:
     conn = connection(conn_id)
     if conn.conn_type == "spark_connect":
         server = Server.parse(SparkConnectHook(conn_id).get_connection_url())
-        return App.from_environment().engines.with_own_token(server)
+        return app.engines.with_own_token(server)
     # This is how Airflow's hook reads a connection. The host of a connection from a form may be a
     # whole master URL. The type of a connection from a URI is the scheme.
     whole = conn.conn_type == "spark" and ("://" in (conn.host or "") or not conn.port)

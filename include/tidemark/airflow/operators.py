@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from airflow.providers.standard.operators.python import PythonOperator, ShortCircuitOperator
 from airflow.sdk import BaseOperator, Context
 
-from tidemark.airflow.connections import checked_engine, connected_app, kafka_environment
+from tidemark.airflow.connections import airflow_app, check_connections, checked_engine
 from tidemark.airflow.failures import airflow_failures, raise_failed
 from tidemark.airflow.lineage.collect import collect_lineage
 from tidemark.airflow.logs import log_job_line
@@ -18,13 +18,27 @@ from tidemark.airflow.metrics import count_landed, timed
 from tidemark.app.app import App
 from tidemark.app.connections import SPARK_CONNECTION
 from tidemark.app.pipelines import Outcomes, Pipelines
-from tidemark.app.run import JOBS, Ref, run, tables_of
+from tidemark.app.run import Ref, run
 from tidemark.spark.engine import Engine, JobRun, Stop
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
+
+
+def with_app(function: Callable[Concatenate[App, P], T]) -> Callable[P, T]:
+    """Return the callable of a task without Spark: it builds the app, and names failures."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        with airflow_failures():
+            return function(airflow_app(), *args, **kwargs)
+
+    return call
 
 
 class SparkTask:
@@ -45,30 +59,33 @@ class SparkTask:
         self._spark_connection = spark_connection
         self.stop = Stop()
 
+    @cached_property
+    def app(self) -> App:
+        """The app of the task."""
+        return airflow_app()
+
     def on(self, *names: str) -> Pipelines:
         """Return some pipelines, after a check of the engine that their jobs run on.
 
         Call it before a plan is recorded: a plan for an unusable server would stay open.
 
         Args:
-            names: Texts of `PipelineRef`. The jobs and plans of a table get its connections alone.
+            names: Texts of `PipelineRef`.
         """
         self.stop.check()
-        engine = checked_engine(*names, spark_connection=self._spark_connection)
+        engine = checked_engine(self.app, names, self._spark_connection)
         log.info("Spark selected engine=%s", engine)
 
         def run_job(job: str, refs: Sequence[Ref]) -> JobRun:
             return self._run(engine, job, refs)
 
-        return Pipelines(app=connected_app(*names), names=names, run=run_job, progress=log.info)
+        check_connections(self.app, names)
+        return Pipelines(app=self.app, names=names, run=run_job, progress=log.info)
 
     def _run(self, engine: Engine, job: str, refs: Sequence[Ref]) -> JobRun:
         log.info("job started job=%s plans=%s", job, ",".join(map(str, refs)))
-        # A job decodes with stored schemas: it gets no connection to a registry.
-        kafka = kafka_environment(*tables_of(refs)) if JOBS[job].reads_kafka else {}
-        app = App.from_environment(extra=kafka)
         with timed(job):
-            return run(app, engine, job, refs, partial(log_job_line, log), self.stop)
+            return run(self.app, engine, job, refs, partial(log_job_line, log), self.stop)
 
 
 class JobOperator(BaseOperator):
@@ -102,7 +119,7 @@ class JobOperator(BaseOperator):
         with airflow_failures():
             outcomes = self.python_callable(self._spark, **self.op_kwargs)
         count_landed(outcomes)
-        self._lineage = collect_lineage(outcomes)
+        self._lineage = collect_lineage(self._spark.app, outcomes)
         raise_failed(outcomes)
 
     def get_openlineage_facets_on_complete(self, _: object) -> OperatorLineage[Any, Any]:

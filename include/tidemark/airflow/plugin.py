@@ -274,9 +274,10 @@ def load_app() -> App:
     """
     from tidemark.console.observer import KAFKA_TIMEOUT_S
 
-    specs = App.from_environment().specs.values()
-    team_of = _teams_of({spec.dag_id for spec in specs})
     environ = dict(os.environ)
+    app = App(environ=environ, kafka_timeout_s=KAFKA_TIMEOUT_S)
+    specs = app.specs.values()
+    team_of = _teams_of({spec.dag_id for spec in specs})
     users: defaultdict[str, set[str]] = defaultdict(set)
     for spec in specs:
         for conn_id in filter(None, (spec.connection, spec.registry)):
@@ -289,7 +290,7 @@ def load_app() -> App:
             environ.pop(connection_variable(conn_id), None)
         elif definition := definitions.pop():
             environ[connection_variable(conn_id)] = definition
-    return App(environ=environ, kafka_timeout_s=KAFKA_TIMEOUT_S)
+    return app
 
 
 def _definition(conn_id: str, team: str | None) -> str | None:

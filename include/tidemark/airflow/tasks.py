@@ -16,8 +16,9 @@ from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.airflow.alarms import send_alarm
-from tidemark.airflow.connections import checked_engine, connected_app
-from tidemark.airflow.failures import airflow_failures, failure_text, raise_failed
+from tidemark.airflow.connections import check_connections, checked_engine
+from tidemark.airflow.failures import failure_text, raise_failed
+from tidemark.airflow.operators import with_app
 from tidemark.app.app import App
 from tidemark.app.pipelines import Outcomes, for_each, plan_each
 from tidemark.app.steps import remaining_work
@@ -91,8 +92,9 @@ def table_alias(dag_id: str) -> AssetAlias:
 # -- plan ----------------------------------------------------------------------------------------
 
 
+@with_app
 def plan_run(
-    pipelines: Sequence[str], requested_by: str, dag_run: DagRun, ti: TaskInstance
+    app: App, pipelines: Sequence[str], requested_by: str, dag_run: DagRun, ti: TaskInstance
 ) -> bool:
     """Plan each pipeline, or find the recorded plans of this run.
 
@@ -102,26 +104,24 @@ def plan_run(
     Raises:
         AirflowException: Pipelines were refused. The others have been planned before.
     """
-    with airflow_failures():
-        # Later tasks need both values, even if the planning fails.
-        app = App.from_environment()
-        versions = _versions(app, pipelines).items()
-        ti.xcom_push(_VERSIONS, {name: each for name, each in versions if isinstance(each, int)})
-        earlier = _earlier_plans(app, pipelines)
-        ti.xcom_push(_EARLIER, earlier)
-        app = connected_app(*pipelines)
-        checked_engine(*pipelines)
-        window = _window_of(dag_run)
-        plans, outcomes = plan_each(
-            app, pipelines, lambda each: _plan_of_run(each, requested_by, window), log.info
+    # Later tasks need both values, even if the planning fails.
+    versions = _versions(app, pipelines).items()
+    ti.xcom_push(_VERSIONS, {name: each for name, each in versions if isinstance(each, int)})
+    earlier = _earlier_plans(app, pipelines)
+    ti.xcom_push(_EARLIER, earlier)
+    check_connections(app, pipelines)
+    checked_engine(app, pipelines)
+    window = _window_of(dag_run)
+    plans, outcomes = plan_each(
+        app, pipelines, lambda each: _plan_of_run(each, requested_by, window), log.info
+    )
+    ti.xcom_push(_PLANNED, {plan.pipeline: plan.sequence for plan in plans})
+    for plan in plans:
+        adds = app.pipeline(plan.pipeline).size_estimate(plan)
+        log.info(
+            "plan of the run pipeline=%s plan=%d\n%s\n%s",
+            *(plan.pipeline, plan.sequence, plan.explain(), adds.explain()),
         )
-        ti.xcom_push(_PLANNED, {plan.pipeline: plan.sequence for plan in plans})
-        for plan in plans:
-            adds = app.pipeline(plan.pipeline).size_estimate(plan)
-            log.info(
-                "plan of the run pipeline=%s plan=%d\n%s\n%s",
-                *(plan.pipeline, plan.sequence, plan.explain(), adds.explain()),
-            )
     raise_failed(outcomes)
     return bool(plans or earlier) or _has_backlog(app, pipelines)
 
@@ -182,7 +182,7 @@ def ingest_run(spark: SparkTask, pipelines: Sequence[str], requested_by: str) ->
     Raises:
         AirflowSkipException: The run has no plan.
     """
-    unlanded, done, outcomes = _plans_of_run(pipelines, requested_by)
+    unlanded, done, outcomes = _plans_of_run(spark.app, pipelines, requested_by)
     if done:
         log.info("landed already plans=%s", ",".join(str(each.plan.ref) for each in done))
     if not unlanded and not done and not outcomes.records:
@@ -237,10 +237,10 @@ def check_run(
     Raises:
         AirflowSkipException: No plan has to be checked.
     """
-    _, done, outcomes = _plans_of_run(pipelines, requested_by)
+    _, done, outcomes = _plans_of_run(spark.app, pipelines, requested_by)
     plans = [each.plan.ref for each in done if not is_replaced(each)]
     selected: Mapping[str, Sequence[int]] = json.loads(earlier) or {}
-    for name, came in _unchecked(App.from_environment(), pipelines).items():
+    for name, came in _unchecked(spark.app, pipelines).items():
         if isinstance(came, TidemarkError):
             outcomes.add(name, came)
             continue
@@ -287,7 +287,7 @@ def upsert_run(spark: SparkTask, pipelines: Sequence[str], versions: str) -> Out
         version = planned[pipeline.name]
         return None if version is None else pipeline.upserts.table.merge_after(version)
 
-    for name, merge in for_each(App.from_environment(), list(planned), merged_before).items():
+    for name, merge in for_each(spark.app, list(planned), merged_before).items():
         if isinstance(merge, TidemarkError):
             # The table is up to date: an error of lineage must not fail the task.
             log.warning(
@@ -310,15 +310,15 @@ def _tables(pipelines: Sequence[str], kind: PipelineKind) -> list[str]:
 
 
 def _plans_of_run(
-    pipelines: Sequence[str], requested_by: str
+    app: App, pipelines: Sequence[str], requested_by: str
 ) -> tuple[list[PlanRecord], list[PlanRecord], Outcomes]:
     """Return the open plans and the landed plans of a run, and errors of pipelines."""
-    control, run = App.from_environment().control, RunOrigin(requested_by)
+    run = RunOrigin(requested_by)
     unlanded: list[PlanRecord] = []
     done: list[PlanRecord] = []
     outcomes = Outcomes()
     found = map_in_threads(
-        pipelines, lambda each: plans_of_origin(control, each, run), PLANNING_THREADS
+        pipelines, lambda each: plans_of_origin(app.control, each, run), PLANNING_THREADS
     )
     for pipeline, came in zip(pipelines, found, strict=True):
         if isinstance(came, TidemarkError):
@@ -329,19 +329,20 @@ def _plans_of_run(
     return unlanded, done, outcomes
 
 
-def _cancelled_plans(pipelines: Collection[str], planned: Mapping[str, int]) -> Outcomes:
+def _cancelled_plans(app: App, pipelines: Collection[str], planned: Mapping[str, int]) -> Outcomes:
     """Return PlanCancelled for plans that were abandoned or undone during the run.
 
     Args:
+        app: Tidemark.
         pipelines: Pipelines for which the run no longer has a plan.
         planned: Plans of the newest attempt at the task `plan`, as `_PLANNED`.
     """
     from tidemark.bronze.ingest.ledgers import recorded_plan, refuse_cancelled
 
-    control, outcomes = App.from_environment().control, Outcomes()
+    outcomes = Outcomes()
     for name in sorted(planned.keys() & set(pipelines)):
         try:
-            refuse_cancelled(recorded_plan(control, name, planned[name]))
+            refuse_cancelled(recorded_plan(app.control, name, planned[name]))
         except TidemarkError as refused:
             outcomes.add(name, refused)
     return outcomes
@@ -366,8 +367,14 @@ def plans_of_origin(
 # -- publish -------------------------------------------------------------------------------------
 
 
+@with_app
 def publish_run(
-    alias: str, pipelines: Sequence[str], requested_by: str, ti: TaskInstance, outlet_events: Any
+    app: App,
+    alias: str,
+    pipelines: Sequence[str],
+    requested_by: str,
+    ti: TaskInstance,
+    outlet_events: Any,
 ) -> None:
     """Emit an asset event for each published plan that a run landed or checked.
 
@@ -387,27 +394,25 @@ def publish_run(
     before: Mapping[str, int] = ti.xcom_pull(task_ids="plan", key=_VERSIONS) or {}
     earlier: Mapping[str, Sequence[int]] = ti.xcom_pull(task_ids="plan", key=_EARLIER) or {}
     planned: Mapping[str, int] = ti.xcom_pull(task_ids="plan", key=_PLANNED) or {}
-    with airflow_failures():
-        unlanded, done, outcomes = _plans_of_run(pipelines, requested_by)
-        known = {each.plan.pipeline for each in (*unlanded, *done)}
-        outcomes.extend(_cancelled_plans(set(pipelines) - known, planned))
-        landed = {each.plan.ref: each for each in done}
-        checked = (
-            PlanRef(pipeline=name, sequence=sequence)
-            for name in pipelines
-            for sequence in earlier.get(name, ())
-        )
-        plans = list(dict.fromkeys((*landed, *checked)))
-        app = App.from_environment()
+    unlanded, done, outcomes = _plans_of_run(app, pipelines, requested_by)
+    known = {each.plan.pipeline for each in (*unlanded, *done)}
+    outcomes.extend(_cancelled_plans(app, set(pipelines) - known, planned))
+    landed = {each.plan.ref: each for each in done}
+    checked = (
+        PlanRef(pipeline=name, sequence=sequence)
+        for name in pipelines
+        for sequence in earlier.get(name, ())
+    )
+    plans = list(dict.fromkeys((*landed, *checked)))
 
-        def event_of(plan: PlanRef) -> dict[str, Any] | None:
-            record = landed.get(plan) or recorded_plan(app.control, plan.pipeline, plan.sequence)
-            return plan_event(app, record)
+    def event_of(plan: PlanRef) -> dict[str, Any] | None:
+        record = landed.get(plan) or recorded_plan(app.control, plan.pipeline, plan.sequence)
+        return plan_event(app, record)
 
-        plan_events = map_in_threads(plans, event_of, PLANNING_THREADS)
-        found = list(zip((plan.pipeline for plan in plans), plan_events, strict=True))
-        for table, version in _versions(app, pipelines).items():
-            found.append((table, _table_event(app, table, version, before.get(table))))
+    plan_events = map_in_threads(plans, event_of, PLANNING_THREADS)
+    found = list(zip((plan.pipeline for plan in plans), plan_events, strict=True))
+    for table, version in _versions(app, pipelines).items():
+        found.append((table, _table_event(app, table, version, before.get(table))))
     events: list[tuple[str, dict[str, Any]]] = []
     for name, extra in found:
         if isinstance(extra, TidemarkError):
@@ -516,7 +521,8 @@ def _table_event(
     return {"pipeline": table, "table": target, "table_version": version, "since_version": since}
 
 
-def has_left(pipelines: Sequence[str], requested_by: str) -> bool:
+@with_app
+def has_left(app: App, pipelines: Sequence[str], requested_by: str) -> bool:
     """Return whether a limit left offsets out of a plan of a run.
 
     Only a pipeline whose plan is published, and for which nothing waits, counts. Another run of a
@@ -525,11 +531,9 @@ def has_left(pipelines: Sequence[str], requested_by: str) -> bool:
     Raises:
         AirflowException, AirflowFailException: A pipeline failed, and no other left offsets.
     """
-    with airflow_failures():
-        _, done, outcomes = _plans_of_run(pipelines, requested_by)
-        limited = [each for each in done if each.plan.left]
-        app = App.from_environment()
-        found = map_in_threads(limited, partial(_is_complete, app), PLANNING_THREADS)
+    _, done, outcomes = _plans_of_run(app, pipelines, requested_by)
+    limited = [each for each in done if each.plan.left]
+    found = map_in_threads(limited, partial(_is_complete, app), PLANNING_THREADS)
     left = 0
     for record, came in zip(limited, found, strict=True):
         if isinstance(came, TidemarkError):

@@ -8,7 +8,7 @@ needs: a DAG file that reads the specs loads only the YAML parser.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -55,11 +55,13 @@ class App:
         environ: The environment; tests and DAGs pass their own.
         sessions: Provides the Spark sessions of jobs.
         kafka_timeout_s: As in `PipelineContext`.
+        find_connection: As `find` of `Connections`; None for the variables `AIRFLOW_CONN_<ID>`.
     """
 
     environ: Mapping[str, str]
     sessions: Sessions = field(default_factory=ApplicationSessions)
     kafka_timeout_s: float | None = None
+    find_connection: Callable[[str], str | None] | None = None
 
     @classmethod
     def from_environment(cls, extra: Mapping[str, str] | None = None) -> App:
@@ -189,8 +191,11 @@ class App:
 
     @cached_property
     def connections(self) -> Connections:
-        """Connections of the environment."""
-        return Connections(self.environ, self._local_bootstrap)
+        """The connections of this home."""
+        return Connections(self.find_connection or self._variable, self._local_bootstrap)
+
+    def _variable(self, connection: str) -> str | None:
+        return self.environ.get(connection_variable(connection))
 
     @cached_property
     def engines(self) -> Engines:

@@ -1,4 +1,4 @@
-"""Connections to Kafka, schema registries and Spark, as environment variables of Airflow's form."""
+"""Connections to Kafka, schema registries and Spark, in Airflow's JSON format."""
 
 from __future__ import annotations
 
@@ -28,24 +28,25 @@ SPARK_CONNECTION = "spark_default"
 
 @dataclass(frozen=True)
 class Connections:
-    """The connections of an environment. Definitions contain secrets: never log them.
+    """The connections of a home. Definitions contain secrets: never log them.
 
     Attributes:
-        environ: Has a variable `AIRFLOW_CONN_<ID>` with JSON for each connection.
+        find: Returns the definition of a connection as JSON. For an undefined one it returns None,
+            or raises UnknownConnection, also for the embedded broker.
         local_bootstrap: Returns the address of the embedded broker; None while it does not run.
     """
 
-    environ: Mapping[str, str]
+    find: Callable[[str], str | None]
     local_bootstrap: Callable[[], str | None]
 
     def definition(self, connection: str) -> str:
         """Return the definition of a connection.
 
         Raises:
-            UnknownConnection: The environment does not define the connection.
+            UnknownConnection: The connection is undefined.
             EmbeddedBrokerStopped: The embedded broker, the default, does not run.
         """
-        text = self.environ.get(connection_variable(connection))
+        text = self.find(connection)
         if text is not None:
             return text
         if connection != LOCAL_CONNECTION:
@@ -69,7 +70,7 @@ class Connections:
             SetupError: The environment defines the broker's connection as another cluster.
         """
         config = self.kafka_config(LOCAL_CONNECTION)
-        if connection_variable(LOCAL_CONNECTION) not in self.environ:
+        if self.find(LOCAL_CONNECTION) is None:
             return config
         bootstrap = self.local_bootstrap()
         own = frozenset(bootstrap.split(",")) if bootstrap else frozenset()

@@ -12,7 +12,6 @@ from threading import Lock
 from typing import Any, NamedTuple, TypeVar, cast
 
 from tidemark.app.app import App
-from tidemark.app.connections import connection_variable
 from tidemark.app.pipeline import Pipeline, utc_now
 from tidemark.console.newest import Key, Newest, NewestValues
 from tidemark.console.observer import FRESH_S, KAFKA_TIMEOUT_S, StatusObserver
@@ -252,7 +251,7 @@ class Home:
 
 def _source(app: App, connection: str) -> Hashable:
     """Return a connection with its definition, so that another definition is another source."""
-    return connection, app.connections.environ.get(connection_variable(connection))
+    return connection, app.connections.find(connection)
 
 
 def _log_source(app: App, spec: PipelineSpec) -> Hashable:

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tidemark.app.app import App
 from tidemark.app.pipelines import Outcomes
 
 if TYPE_CHECKING:
@@ -22,10 +23,11 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-def collect_lineage(outcomes: Outcomes) -> OperatorLineage[Any, Any] | None:
+def collect_lineage(app: App, outcomes: Outcomes) -> OperatorLineage[Any, Any] | None:
     """Return the tables and topics that a task read and wrote. Lineage never fails a task.
 
     Args:
+        app: The app of the task.
         outcomes: Results of the task.
 
     Returns:
@@ -41,7 +43,7 @@ def collect_lineage(outcomes: Outcomes) -> OperatorLineage[Any, Any] | None:
             return None
         from tidemark.airflow.lineage.datasets import lineage_of
 
-        return _within(conf.execution_timeout(), lambda: lineage_of(outcomes))
+        return _within(conf.execution_timeout(), lambda: lineage_of(app, outcomes))
     except Exception as failed:  # noqa: BLE001  an error of lineage must not fail the task
         log.warning("lineage not collected error=%s message=%s", type(failed).__name__, failed)
         return None

@@ -24,7 +24,6 @@ from openlineage.client.facet_v2 import (
     storage_dataset,
 )
 
-from tidemark.airflow.connections import connected_app
 from tidemark.airflow.lineage.columns import (
     RECORD_FIELDS,
     ColumnLineage,
@@ -105,16 +104,13 @@ class TidemarkMergeOutputDatasetFacet(OutputDatasetFacet):
         return f"{FACET_SCHEMAS}#/$defs/TidemarkMergeOutputDatasetFacet"
 
 
-def lineage_of(outcomes: Outcomes) -> OperatorLineage[Any, Any]:
+def lineage_of(app: App, outcomes: Outcomes) -> OperatorLineage[Any, Any]:
     """Return what a task read and wrote, by its results and by the tables.
 
     A failed plan is left out, except for the results of a failed check. A pipeline whose tables
     cannot be read is left out and logged.
     """
     done = [each for each in outcomes.records if _has_lineage(each)]
-    landed = {each["pipeline"] for each in done if "wrote" in each}
-    specs = App.from_environment().valid_specs(landed)
-    app = connected_app(*(spec.name for spec in specs if spec.reads_kafka))
     recorded = _Recorded.of(app, done)
     by_pipeline: dict[str, list[Result]] = {}
     for each in done:
