@@ -2,14 +2,12 @@
 
     spark-submit jobs/check.py --plan prices=7 --plan orders=3
 
-Exit codes are those of `tidemark.core.errors.ExitCode`; a failed critical check is 66.
+A failed critical check is exit code 66.
 """
-
-from __future__ import annotations
 
 import sys
 
-from tidemark.app.run import JOBS, main
+from tidemark.app.run import main
 
 if __name__ == "__main__":
-    sys.exit(main(JOBS["check"], __doc__))
+    sys.exit(main("check", __doc__))

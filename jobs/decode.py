@@ -2,15 +2,12 @@
 
     spark-submit jobs/decode.py --plan prices@typed=7
 
-A plan that fails does not stop the others. `tidemark.core.errors.ExitCode` defines the exit codes;
-docs/reference/cli.md lists them.
+A plan that fails does not stop the others.
 """
-
-from __future__ import annotations
 
 import sys
 
-from tidemark.app.run import JOBS, main
+from tidemark.app.run import main
 
 if __name__ == "__main__":
-    sys.exit(main(JOBS["decode"], __doc__))
+    sys.exit(main("decode", __doc__))

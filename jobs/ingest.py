@@ -3,14 +3,12 @@
     spark-submit jobs/ingest.py --plan prices=7 --plan orders=3
 
 Several plans share the application and land concurrently. A plan that fails does not stop the
-others. `tidemark.core.errors.ExitCode` defines the exit codes; docs/reference/cli.md lists them.
+others.
 """
-
-from __future__ import annotations
 
 import sys
 
-from tidemark.app.run import JOBS, main
+from tidemark.app.run import main
 
 if __name__ == "__main__":
-    sys.exit(main(JOBS["ingest"], __doc__))
+    sys.exit(main("ingest", __doc__))

@@ -3,14 +3,11 @@
     spark-submit jobs/run.py --plan prices=7 --plan orders=3
 
 The job lands the plan of each number if it is open. `tidemark run` records the plans first.
-`tidemark.core.errors.ExitCode` defines the exit codes; docs/reference/cli.md lists them.
 """
-
-from __future__ import annotations
 
 import sys
 
-from tidemark.app.run import JOBS, main
+from tidemark.app.run import main
 
 if __name__ == "__main__":
-    sys.exit(main(JOBS["run"], __doc__))
+    sys.exit(main("run", __doc__))

@@ -3,15 +3,12 @@
     spark-submit jobs/upsert.py --plan prices=57
 
 The number is a version of the typed table. The job merges at least this version: it merges the
-newest one. `tidemark.core.errors.ExitCode` defines the exit
-codes; docs/reference/cli.md lists them.
+newest one.
 """
-
-from __future__ import annotations
 
 import sys
 
-from tidemark.app.run import JOBS, main
+from tidemark.app.run import main
 
 if __name__ == "__main__":
-    sys.exit(main(JOBS["upsert"], __doc__))
+    sys.exit(main("upsert", __doc__))

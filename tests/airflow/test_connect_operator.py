@@ -59,7 +59,8 @@ def with_connection(
 def run(probe: Probe, environ: dict[str, str], server: Server, token: str) -> Answer:
     """Run the ingest task of the run with plan 1."""
     return probe.ask(
-        "run_job",
+        "apps_built",
+        call="run_job",
         environ=with_connection(environ, server, token),
         task="ingest_run",
         pipelines=["events"],
@@ -73,6 +74,7 @@ def test_a_plan_lands_on_a_server(
     """No log and no rendered field contains the token; the environment stays unchanged."""
     answer = run(task_probe, environ, connect_server, connect_server.token)
     assert answer.value["error"] is None
+    assert answer.value["apps"] == 1, "the job on the server uses the app of its task"
     assert answer.value["environment_restored"] is True
     before, engine, _ = answer.printed.partition(f"engine={connect_server}")
     assert engine

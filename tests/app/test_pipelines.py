@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.support.file_lake import home_lake
 from tests.support.memory_consoles import memory_app
 from tidemark.app.pipelines import Pipelines
-from tidemark.app.run import Ref, identity
-from tidemark.app.steps import Result
+from tidemark.app.run import identity
+from tidemark.app.steps import Ref, Result
 from tidemark.bronze.backfill.selection import select
 from tidemark.core.errors import ExitCode
 from tidemark.core.plan import PlanRef
@@ -39,6 +39,7 @@ def test_a_chunk_without_offsets_still_returns_the_landing_of_another_chunk(tmp_
         return JobRun(exit_code=ExitCode.OK, results=results)
 
     one = Pipelines(app=app, names=["events"], run=run, progress=print)
-    landed = one.land_chunk("ann", 1, lambda *_: None).outcomes.records
-    assert [(each["plan"], each["wrote"]) for each in landed] == [(opened.sequence, True)]
-    assert one.land_chunk("ann", 1, lambda *_: None).outcomes.records == []
+    landed, _ = one.land_chunk("ann", 1, lambda *_: None)
+    assert [(each["plan"], each["wrote"]) for each in landed.records] == [(opened.sequence, True)]
+    again, _ = one.land_chunk("ann", 1, lambda *_: None)
+    assert again.records == []

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +19,15 @@ from tests.conftest import PROJECT
 from tests.support.consoles import app_of
 from tests.support.typed_lake import home_typed_lake
 from tidemark.app.app import App
-from tidemark.app.run import JOBS, Job, main, run
+from tidemark.app.pipeline import Pipeline
+from tidemark.app.run import main, run
+from tidemark.app.steps import JOBS, Step
 from tidemark.bronze.ingest.errors import CommitNotFound
 from tidemark.core.errors import ExitCode, LostRange, TidemarkError
 from tidemark.core.plan import PlanRef
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.spark.engine import JobRun, Server, Submit
+from tidemark.spark.sessions import ApplicationSessions
 from tidemark.spark.submit import RESULT_MARKER, submit
 from tidemark.spec.decode import QuarantineReason
 from tidemark.spec.ref import MergeRef, ReplayRef
@@ -33,10 +36,23 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ARGV = ["--plan", "prices=7"]
-THREE = ["--plan", "prices=7", "--plan", "orders=3", "--plan", "tides=1"]
+THREE = ["--plan", "prices=7", "--plan", "orders=3", "--plan", "streams_intro=1"]
 TRANSIENT = KafkaUnavailable(operation="list_offsets", reason="timed out")
 UNKNOWN = CommitNotFound(pipeline="prices", sequence=7, seen="no commit")
 REFUSED = LostRange(pipeline="prices", topic="prices", lost=((0, 0, 4),))
+
+
+def run_job(
+    patch: pytest.MonkeyPatch,
+    body: Callable[[Pipeline, PlanRef], Mapping[str, object]],
+    argv: Sequence[str],
+    at_once: Callable[[], int] | None = None,
+) -> int:
+    """Run the entry point of a job with other work, in threads if `at_once` returns a number."""
+    patch.setitem(JOBS, "check", Step(take=body, concurrent=at_once is not None))
+    if at_once is not None:
+        patch.setattr(ApplicationSessions, "plans_at_once", lambda _: at_once())
+    return main("check", "doc", argv)
 
 
 def results_of(captured: str) -> list[dict[str, Any]]:
@@ -45,16 +61,16 @@ def results_of(captured: str) -> list[dict[str, Any]]:
 
 
 def test_a_job_prints_the_results_of_all_plans_in_one_line(
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def body(_: App, plan: PlanRef) -> Mapping[str, object]:
+    def body(_: Pipeline, plan: PlanRef) -> Mapping[str, object]:
         return {"records": plan.sequence * 10}
 
-    assert main(Job.of_step(PlanRef.parse, body), "doc", THREE) == ExitCode.OK
+    assert run_job(monkeypatch, body, THREE) == ExitCode.OK
     assert results_of(capsys.readouterr().out) == [
         {"pipeline": "prices", "plan": 7, "records": 70},
         {"pipeline": "orders", "plan": 3, "records": 30},
-        {"pipeline": "tides", "plan": 1, "records": 10},
+        {"pipeline": "streams_intro", "plan": 1, "records": 10},
     ]
 
 
@@ -66,12 +82,12 @@ def test_a_job_on_a_server_shows_the_tasks_of_its_queries(
     home_typed_lake(tmp_path)
     slow = "java_method('java.lang.Thread', 'sleep', id * 0 + 2500) IS NULL AS done"
 
-    def body(app: App, _: PlanRef) -> Mapping[str, object]:
-        rows = app.sessions.shared().range(0, 3, 1, 3).selectExpr(slow).collect()
+    def body(pipeline: Pipeline, _: PlanRef) -> Mapping[str, object]:
+        rows = pipeline.context.sessions.shared().range(0, 3, 1, 3).selectExpr(slow).collect()
         return {"records": len(rows)}
 
     shown: list[tuple[int, int]] = []
-    monkeypatch.setitem(JOBS, "check", Job.of_step(PlanRef.parse, body))
+    monkeypatch.setitem(JOBS, "check", Step(take=body))
     done = run(
         app_of(tmp_path)(),
         connect_server,
@@ -132,11 +148,11 @@ def test_a_job_imports_the_installed_pyspark_and_not_its_uncompiled_archive(
 
     path: list[str] = []
 
-    def body(_: App, __: PlanRef) -> Mapping[str, object]:
+    def body(_: Pipeline, __: PlanRef) -> Mapping[str, object]:
         path.extend(sys.path)
         return {}
 
-    assert main(Job.of_step(PlanRef.parse, body), "doc", ARGV) == ExitCode.OK
+    assert run_job(monkeypatch, body, ARGV) == ExitCode.OK
     assert not set(archives) & set(path)
     assert path[:2] == ["/jobs", other]
 
@@ -150,12 +166,15 @@ def test_a_job_imports_the_installed_pyspark_and_not_its_uncompiled_archive(
     ],
 )
 def test_a_named_error_becomes_its_exit_code(
-    error: TidemarkError, code: ExitCode, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
+    error: TidemarkError,
+    code: ExitCode,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def body(_: App, __: PlanRef) -> Mapping[str, object]:
+    def body(_: Pipeline, __: PlanRef) -> Mapping[str, object]:
         raise error
 
-    assert main(Job.of_step(PlanRef.parse, body), "doc", ARGV) == code
+    assert run_job(monkeypatch, body, ARGV) == code
     (record,) = results_of(capsys.readouterr().out)
     assert (record["pipeline"], record["plan"]) == ("prices", 7)
     assert record["error"] == type(error).__name__
@@ -164,41 +183,43 @@ def test_a_named_error_becomes_its_exit_code(
 
 @pytest.mark.parametrize("at_once", [1, 3])
 def test_a_plan_that_fails_does_not_stop_the_others(
-    at_once: int, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, at_once: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     errors = {"prices": ZeroDivisionError("by zero"), "orders": REFUSED}
 
-    def body(_: App, plan: PlanRef) -> Mapping[str, object]:
+    def body(_: Pipeline, plan: PlanRef) -> Mapping[str, object]:
         if plan.pipeline in errors:
             raise errors[plan.pipeline]
         return {"wrote": True}
 
-    code = main(Job.of_step(PlanRef.parse, body, at_once=lambda _: at_once), "doc", THREE)
+    code = run_job(monkeypatch, body, THREE, lambda: at_once)
     crashed, refused, landed = results_of(capsys.readouterr().out)
     assert code == ExitCode.CRASH
     assert (crashed["error"], crashed["retryable"]) == ("Unforeseen", True)
     assert crashed["actual"] == "ZeroDivisionError"
     assert (refused["error"], refused["retryable"]) == ("LostRange", False)
-    assert landed == {"pipeline": "tides", "plan": 1, "wrote": True}
+    assert landed == {"pipeline": "streams_intro", "plan": 1, "wrote": True}
 
 
-def test_plans_run_concurrently_up_to_the_limit() -> None:
+def test_plans_run_concurrently_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of three waits for the others."""
     together = threading.Barrier(3, timeout=60)
 
-    def body(_: App, __: PlanRef) -> Mapping[str, object]:
+    def body(_: Pipeline, __: PlanRef) -> Mapping[str, object]:
         together.wait()
         return {}
 
-    assert main(Job.of_step(PlanRef.parse, body, at_once=lambda _: 3), "doc", THREE) == ExitCode.OK
+    assert run_job(monkeypatch, body, THREE, lambda: 3) == ExitCode.OK
 
 
-def test_an_unforeseen_error_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    def body(_: App, __: PlanRef) -> Mapping[str, object]:
+def test_an_unforeseen_error_is_logged_with_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def body(_: Pipeline, __: PlanRef) -> Mapping[str, object]:
         raise ZeroDivisionError
 
     with caplog.at_level(logging.ERROR):
-        assert main(Job.of_step(PlanRef.parse, body), "doc", ARGV) == ExitCode.CRASH
+        assert run_job(monkeypatch, body, ARGV) == ExitCode.CRASH
     (logged,) = [record.exc_info for record in caplog.records if record.exc_info]
     assert logged[0] is ZeroDivisionError
     assert logged[2] is not None
@@ -243,11 +264,11 @@ def test_an_exception_of_spark_is_a_named_error_without_values(
 ) -> None:
     monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
 
-    def body(_: App, __: PlanRef) -> Mapping[str, object]:
+    def body(_: Pipeline, __: PlanRef) -> Mapping[str, object]:
         spark.range(3).selectExpr("cast(concat('secret', id) AS int)").collect()
         return {}
 
-    assert main(Job.of_step(PlanRef.parse, body), "doc", ARGV) == ExitCode.TRANSIENT
+    assert run_job(monkeypatch, body, ARGV) == ExitCode.TRANSIENT
     (record,) = results_of(capsys.readouterr().out)
     assert record["error"] == "EngineFailed"
     assert "executing prices=7: SparkNumberFormatException" in record["problem"]
@@ -257,15 +278,15 @@ def test_an_exception_of_spark_is_a_named_error_without_values(
 
 @pytest.mark.spark
 def test_a_failed_start_of_spark_is_a_named_error_of_every_plan(
-    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def at_once(_: App) -> int:
+    def at_once() -> int:
         return spark.read.format("nonexistent").load().count()
 
-    def body(_: App, __: PlanRef) -> Mapping[str, object]:
+    def body(_: Pipeline, __: PlanRef) -> Mapping[str, object]:
         raise AssertionError
 
-    assert main(Job.of_step(PlanRef.parse, body, at_once=at_once), "doc", THREE) == ExitCode.REFUSED
+    assert run_job(monkeypatch, body, THREE, at_once) == ExitCode.REFUSED
     records = results_of(capsys.readouterr().out)
     assert [record["error"] for record in records] == ["SetupError"] * 3
 
@@ -273,7 +294,7 @@ def test_a_failed_start_of_spark_is_a_named_error_of_every_plan(
 def test_plans_without_name_or_number_are_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     for argv in ([], ["--plan"], ["--plan", "prices"], ["--plan", "=7"], ["--plan", "prices=x"]):
         with pytest.raises(SystemExit) as stopped:
-            main(JOBS["ingest"], "doc", argv)
+            main("ingest", "doc", argv)
         assert stopped.value.code == ExitCode.USAGE
     assert "expected PIPELINE=NUMBER, not 'prices=x'" in capsys.readouterr().err
 

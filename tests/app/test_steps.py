@@ -16,7 +16,8 @@ from tidemark.app import steps
 from tidemark.app.app import App
 from tidemark.app.pipeline import Pipeline
 from tidemark.app.pipelines import Pipelines
-from tidemark.app.run import Ref, identity
+from tidemark.app.run import identity
+from tidemark.app.steps import STEPS, Ref
 from tidemark.bronze.ingest.errors import CommitNotFound
 from tidemark.cli.output import step_text
 from tidemark.core.errors import ExitCode, TidemarkError
@@ -39,14 +40,22 @@ class Steps:
     errors: Mapping[str, TidemarkError] = field(default_factory=dict)
     performed: list[str] = field(default_factory=list)
 
-    def ingest(self, app: App, plan: PlanRef) -> dict[str, Any]:
-        is_typed = app.spec(plan.pipeline).is_typed
-        self._perform(f"{'decode' if is_typed else 'ingest'} {plan.sequence}")
-        (self.lake if is_typed else self.lake.bronze).ingest.execute(plan.sequence)
+    def replace(self, patch: pytest.MonkeyPatch) -> None:
+        """Let the chain take these steps."""
+        for name in ("ingest", "check", "decode"):
+            patch.setitem(STEPS, name, replace(STEPS[name], take=getattr(self, name)))
+
+    def ingest(self, _: Pipeline, plan: PlanRef) -> dict[str, Any]:
+        self._perform(f"ingest {plan.sequence}")
+        self.lake.bronze.ingest.execute(plan.sequence)
+        return {"wrote": True, "records": 1}
+
+    def decode(self, _: Pipeline, plan: PlanRef) -> dict[str, Any]:
+        self._perform(f"decode {plan.sequence}")
+        self.lake.ingest.execute(plan.sequence)
         return {"wrote": True, "records": 1, "quarantined": 0}
 
-    def check(self, app: App, plan: PlanRef) -> dict[str, Any]:
-        del app
+    def check(self, _: Pipeline, plan: PlanRef) -> dict[str, Any]:
         self._perform(f"check {plan.sequence}")
         return {"outcome": "passed", "checks": 1}
 
@@ -79,10 +88,11 @@ def performed(
     """Run all steps; return the performed steps, their results, and the exit code."""
     errors_by_step = {name.replace("_", " "): error for name, error in errors.items()}
     fake = Steps(lake, errors_by_step)
-    patch.setattr(steps, "ingest", fake.ingest)
-    patch.setattr(steps, "check", fake.check)
+    fake.replace(patch)
     newest = max(lake.bronze.control.ledger("events").plans)
-    ((result, code),) = steps.complete(app, [PlanRef(pipeline="events", sequence=newest)])
+    ((result, code),) = steps.complete(
+        app, app.sessions, [PlanRef(pipeline="events", sequence=newest)]
+    )
     return fake.performed, list(result["steps"]), code
 
 
@@ -172,10 +182,10 @@ def test_a_plan_that_is_undone_during_its_run_fails_the_run_with_its_reason(
     lake.bronze.plan(1)
     check = Steps.check
 
-    def undo_then_check(self: Steps, app: App, plan: PlanRef) -> dict[str, Any]:
+    def undo_then_check(self: Steps, pipeline: Pipeline, plan: PlanRef) -> dict[str, Any]:
         if plan.sequence == 2:
             self.lake.bronze.undo.undo(2, "ops", "a wrong deploy")
-        return check(self, app, plan)
+        return check(self, pipeline, plan)
 
     monkeypatch.setattr(Steps, "check", undo_then_check)
     _, results, code = performed(app, lake, monkeypatch)
@@ -206,7 +216,7 @@ def test_a_failed_check_or_decode_sets_the_exit_code_and_stops_nothing(
 
 
 def decode_in_a_run(app: App) -> list[Any]:
-    ((result, _),) = steps.complete(app, [PlanRef(pipeline="events", sequence=1)])
+    ((result, _),) = steps.complete(app, app.sessions, [PlanRef(pipeline="events", sequence=1)])
     return [step for step in result["steps"] if step["step"] == "decode"]
 
 
@@ -228,7 +238,8 @@ def test_decoding_ends_with_an_error_if_an_executed_plan_stays_open(
 ) -> None:
     app.pipeline("events").publication.release(1, "test", "unchanged")
     left_open = {"wrote": False, "records": 0, "quarantined": 0}
-    monkeypatch.setattr(steps, "ingest", lambda app, plan: left_open)  # noqa: ARG005
+    stays_open = replace(STEPS["decode"], take=lambda *_: left_open)
+    monkeypatch.setitem(STEPS, "decode", stays_open)
     assert [each.get("error") for each in decode(app)] == [None, "CommitNotFound"]
 
 
@@ -250,12 +261,15 @@ def test_no_step_is_performed_after_a_stop(
     """The process is ending while threads still run."""
     lake.land_values([b"b"])
 
-    def stopped(_: object) -> None:
+    check = Steps.check
+
+    def check_then_stop(self: Steps, pipeline: Pipeline, plan: PlanRef) -> dict[str, Any]:
+        check(self, pipeline, plan)
         raise SystemExit(143)
 
+    monkeypatch.setattr(Steps, "check", check_then_stop)
     fake = Steps(lake)
-    monkeypatch.setattr(steps, "check", lambda app, plan: stopped(fake.check(app, plan)))
-    monkeypatch.setattr(steps, "ingest", fake.ingest)
+    fake.replace(monkeypatch)
     with pytest.raises(SystemExit):
-        steps.complete(app, [PlanRef(pipeline="events", sequence=2)])
+        steps.complete(app, app.sessions, [PlanRef(pipeline="events", sequence=2)])
     assert fake.performed == ["check 1"]

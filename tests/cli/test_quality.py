@@ -17,7 +17,7 @@ from tests.support.commands import Command
 from tests.support.kafka_judge import read_ranges
 from tests.support.transactions import Record, produce_aborted, produce_records
 from tidemark.app.app import App
-from tidemark.app.run import JOBS, main
+from tidemark.app.run import main
 from tidemark.core.errors import ExitCode
 from tidemark.local.broker import BrokerStatus
 from tidemark.local.samples import SAMPLES
@@ -94,7 +94,7 @@ def desk(tmp_path: Path, broker: BrokerStatus, topic: TopicFactory, spark: Spark
 
 def check(*plans: int) -> int:
     """Run the job of `tidemark check` in this process, and return its exit code."""
-    return main(JOBS["check"], "", [f"--plan=events={plan}" for plan in plans])
+    return main("check", "", [f"--plan=events={plan}" for plan in plans])
 
 
 def test_a_plan_that_fails_a_critical_rule_is_hidden_until_it_is_released(

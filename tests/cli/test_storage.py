@@ -19,7 +19,7 @@ from tests.support.file_lake import FileLake, home_lake
 from tests.support.quality_reports import REPORT
 from tests.support.transactions import produce_values
 from tidemark.app.app import App
-from tidemark.app.run import JOBS, main
+from tidemark.app.run import main
 from tidemark.bronze.backfill.selection import select
 from tidemark.core.errors import ExitCode
 from tidemark.delta.errors import StorageRefused
@@ -196,7 +196,7 @@ def test_a_check_job_that_cannot_store_its_results_names_the_cause(
     """The check itself passes."""
     assert spark
     place = _occupied(lake)
-    assert main(JOBS["check"], "", ["--plan=events=1"]) == ExitCode.REFUSED
+    assert main("check", "", ["--plan=events=1"]) == ExitCode.REFUSED
     (error,) = json.loads(capsys.readouterr().out.split(RESULT_MARKER)[1])
     assert error["error"] == "StorageRefused"
     assert str(place) in error["problem"]

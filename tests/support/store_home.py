@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -34,7 +34,7 @@ from tidemark import cli
 from tidemark.app.app import App
 from tidemark.app.connections import LOCAL_CONNECTION, connection_variable, kafka_connection
 from tidemark.app.engines import Engines
-from tidemark.app.run import JOBS, execute
+from tidemark.app.run import execute
 from tidemark.bronze.ingest.landed_log import LandedLog
 from tidemark.bronze.ingest.spark_sink import SparkSink
 from tidemark.core.errors import ExitCode
@@ -246,8 +246,8 @@ class StoreHome:
 
 def _run(app: App, _engine: object, job: str, plans: Sequence[Any], **_: object) -> JobRun:
     """Run a job in this process, as on a Spark Connect server."""
-    results, code = execute(app, JOBS[job], plans)
-    return JobRun(exit_code=ExitCode(code), results=results)
+    results, code = execute(app, job, plans, nullcontext(app.sessions))
+    return JobRun(exit_code=code, results=results)
 
 
 class _StandIns:

@@ -7,19 +7,13 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, task_group
 
+from tidemark.airflow import chunks
 from tidemark.airflow.chain import REQUESTED_BY, dag_settings, form_field
-from tidemark.airflow.chunks import (
-    BACKFILLED,
-    check_chunk,
-    finish_backfill,
-    ingest_chunk,
-    publish_chunk,
-    request_backfill,
-)
 from tidemark.airflow.operators import JobOperator, RunOperator
 from tidemark.airflow.texts import BACKFILL_PAGE
 from tidemark.app import option_texts
 from tidemark.app.app import App
+from tidemark.app.steps import STEPS
 from tidemark.bronze.backfill.selection import SelectBy
 
 _HOW = "How to land them"
@@ -36,23 +30,23 @@ def _land_chunk(number: Any) -> None:
     job: dict[str, Any] = {"op_kwargs": chunk, "max_active_tis_per_dagrun": 1}
     ingested = JobOperator(
         task_id="ingest",
-        python_callable=ingest_chunk,
-        execution_timeout=timedelta(hours=6),
+        python_callable=chunks.ingest_chunk,
+        execution_timeout=STEPS["ingest"].timeout,
         doc_md="Plans the chunk, or finds its plan, and lands it exactly once, in one transaction.",
         **job,
     )
     checked = JobOperator(
         task_id="check",
-        python_callable=check_chunk,
-        execution_timeout=timedelta(hours=2),
+        python_callable=chunks.check_chunk,
+        execution_timeout=STEPS["check"].timeout,
         doc_md="Checks the rows of the chunk. If a check fails, the rows stay in the table.",
         **job,
     )
     published = RunOperator(
         task_id="publish",
-        python_callable=publish_chunk,
+        python_callable=chunks.publish_chunk,
         op_kwargs=chunk,
-        outlets=[BACKFILLED],
+        outlets=[chunks.BACKFILLED],
         execution_timeout=timedelta(minutes=15),
         doc_md="Reports the table version and the offset ranges as an asset event.",
     )
@@ -89,28 +83,11 @@ def _form(pipelines: list[str]) -> dict[str, Param]:
             enum=[way.value for way in SelectBy],
         ),
         "offsets": optional(
-            "string",
-            "Offset ranges",
-            f"{option_texts.OFFSETS} Separate ranges with commas.",
+            "string", "Offset ranges", f"{option_texts.OFFSETS} Separate ranges with commas."
         ),
-        "from": optional(
-            "string",
-            "Time window: from",
-            option_texts.FROM,
-            format="date-time",
-        ),
-        "until": optional(
-            "string",
-            "Time window: until",
-            option_texts.UNTIL,
-            format="date-time",
-        ),
-        "plan": optional(
-            "integer",
-            "Ranges of a plan",
-            option_texts.PLAN,
-            minimum=1,
-        ),
+        "from": optional("string", "Time window: from", option_texts.FROM, format="date-time"),
+        "until": optional("string", "Time window: until", option_texts.UNTIL, format="date-time"),
+        "plan": optional("integer", "Ranges of a plan", option_texts.PLAN, minimum=1),
         "partitions": optional(
             "string",
             "Partitions",
@@ -124,13 +101,7 @@ def _form(pipelines: list[str]) -> dict[str, Param]:
             f"Reason; stored in the control table. {option_texts.REASON_OF_REPLACEMENT}",
             section=_HOW,
         ),
-        "chunk": optional(
-            "integer",
-            "Chunk size",
-            option_texts.CHUNK,
-            minimum=1,
-            section=_HOW,
-        ),
+        "chunk": optional("integer", "Chunk size", option_texts.CHUNK, minimum=1, section=_HOW),
         "readable_only": flag("Only readable offsets", option_texts.READABLE_ONLY, section=_HOW),
         "approved": flag("Approved", option_texts.APPROVED, section=_HOW),
     }
@@ -150,15 +121,15 @@ def backfill_dag() -> DAG:
     ) as dag:
         requested = RunOperator(
             task_id="request",
-            python_callable=request_backfill,
+            python_callable=chunks.request_backfill,
             op_kwargs=run,
             execution_timeout=timedelta(minutes=15),
             doc_md="Selects the offsets, shows and records them. Starts no Spark.",
         )
-        chunks = _land_chunk.expand(number=requested.output)
+        landed = _land_chunk.expand(number=requested.output)
         finished = RunOperator(
             task_id="complete",
-            python_callable=finish_backfill,
+            python_callable=chunks.finish_backfill,
             op_kwargs={**run, "chunks": requested.output},
             trigger_rule="all_done",
             execution_timeout=timedelta(minutes=15),
@@ -166,5 +137,5 @@ def backfill_dag() -> DAG:
         )
         # `complete` need not follow `publish`: a failed check fails the run without it.
         # The type stubs treat an expanded group as one node.
-        chunks.children["chunk.ingest"] >> finished  # type: ignore[attr-defined]
+        landed.children["chunk.ingest"] >> finished  # type: ignore[attr-defined]
     return dag

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -11,23 +11,10 @@ from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import BaseOperator, CronDataIntervalTimetable, Param
 
+from tidemark.airflow import tasks
 from tidemark.airflow.alarms import alarm_on_failure
 from tidemark.airflow.operators import JobOperator, PlanOperator, RunOperator
-from tidemark.airflow.tasks import (
-    EARLIER_PLANS,
-    TABLE_VERSIONS,
-    check_run,
-    complete_run,
-    decode_run,
-    has_left,
-    ingest_run,
-    plan_run,
-    publish_run,
-    table_alias,
-    table_asset,
-    upsert_run,
-)
-from tidemark.app.pipelines import Outcomes
+from tidemark.app.steps import STEPS
 from tidemark.core.origins import BY_DATE, DagRunRequester
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import PipelineKind, PipelineRef
@@ -40,6 +27,17 @@ REQUESTED_BY = (
     + f"{{{{ '{BY_DATE}' if dag_run.run_type == 'backfill' }}}}"
 )
 """The requester of a plan. A repeated task of the same run gets the same plan."""
+
+_RUN = {"requested_by": REQUESTED_BY}
+_FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Mapping[str, str]]] = {
+    "plan": (tasks.plan_run, _RUN),
+    "ingest": (tasks.ingest_run, _RUN),
+    "check": (tasks.check_run, {**_RUN, "earlier": tasks.EARLIER_PLANS}),
+    "decode": (tasks.decode_run, {}),
+    "upsert": (tasks.upsert_run, {"versions": tasks.TABLE_VERSIONS}),
+    "publish": (tasks.publish_run, _RUN),
+}
+"""The function of each step's task, with its arguments beside the pipelines."""
 
 
 def timetable(schedule: str) -> str | CronDataIntervalTimetable:
@@ -91,60 +89,12 @@ def add_chain(dag_id: str, members: Sequence[PipelineSpec]) -> None:
     with those that can continue. The task `complete` fails a run in which any task has failed, or
     in which `publish` could not send the events of every pipeline.
     """
-    names = [spec.name for spec in members]
-    decoded = [spec.name for spec in members if spec.decode]
-    upserted = [spec.name for spec in members if spec.has_upsert]
-    run = {"pipelines": names, "requested_by": REQUESTED_BY}
-    planned = PlanOperator(
-        task_id="plan",
-        python_callable=plan_run,
-        op_kwargs=run,
-        execution_timeout=timedelta(minutes=15),
-        doc_md="Selects and records the offsets that this run reads. Ends the run if there is no "
-        "work. Starts no Spark.",
-    )
-    chain: list[BaseOperator] = [
-        planned,
-        _job(
-            ingest_run,
-            run,
-            "Lands each plan in its table, in one transaction, exactly once.",
-            hours=6,
-        ),
-        _job(
-            check_run,
-            {**run, "earlier": EARLIER_PLANS},
-            "Checks the landed rows. If a check fails, the rows stay in the table, unpublished.",
-            hours=2,
-        ),
-    ]
-    if decoded:
-        page = "Decodes published records into typed tables. Starts no Spark if none are left."
-        chain.append(_job(decode_run, {"pipelines": decoded}, page, hours=6))
-    if upserted:
-        page = "Merges typed rows by key. Starts no Spark if nothing has changed."
-        arguments = {"pipelines": upserted, "versions": TABLE_VERSIONS}
-        chain.append(_job(upsert_run, arguments, page, hours=6))
-    alias = table_alias(dag_id)
-    chain.append(
-        RunOperator(
-            task_id="publish",
-            python_callable=publish_run,
-            op_kwargs={**run, "alias": alias.name},
-            outlets=[alias],
-            # Airflow lists these assets before their first event. As outlets, each run would emit
-            # an event of all of them.
-            inlets=[table_asset(str(ref)) for spec in members for ref in _tables_of(spec)],
-            trigger_rule=_GOES_ON,
-            execution_timeout=timedelta(minutes=15),
-            doc_md="Reports new versions of the tables, and the landed ranges, as asset events.",
-        )
-    )
+    chain = [_task(dag_id, name, members) for name in STEPS if _having(name, members)]
     for first, second in pairwise(chain):
         first >> second
     complete = RunOperator(
         task_id="complete",
-        python_callable=complete_run,
+        python_callable=tasks.complete_run,
         # A skipped task is not a failure.
         trigger_rule="none_failed",
         execution_timeout=timedelta(minutes=1),
@@ -152,11 +102,38 @@ def add_chain(dag_id: str, members: Sequence[PipelineSpec]) -> None:
         "of every pipeline.",
     )
     chain >> complete
-    publish = chain[-1]
     eager = [spec.name for spec in members if spec.catch_up]
     if eager:
         # A failed pipeline fails `complete`. The other pipelines catch up without `complete`.
-        publish >> _next_run({**run, "pipelines": eager})
+        chain[-1] >> _next_run({"pipelines": eager, **_RUN})
+
+
+def _having(step: str, members: Iterable[PipelineSpec]) -> list[str]:
+    """Return the pipelines that have a step."""
+    return [spec.name for spec in members if STEPS[step].has(spec)]
+
+
+def _task(dag_id: str, name: str, members: Sequence[PipelineSpec]) -> BaseOperator:
+    """Add the task of a step."""
+    step, (function, arguments) = STEPS[name], _FUNCTIONS[name]
+    settings: dict[str, Any] = {
+        "task_id": name,
+        "python_callable": function,
+        "op_kwargs": {"pipelines": _having(name, members), **arguments},
+        "execution_timeout": step.timeout,
+        "doc_md": step.page,
+    }
+    if name == "plan":
+        return PlanOperator(**settings)
+    settings["trigger_rule"] = _GOES_ON
+    if step.needs_spark:
+        return JobOperator(**settings)
+    alias = tasks.table_alias(dag_id)
+    settings["op_kwargs"]["alias"] = alias.name
+    # Airflow lists the inlets before their first event. As outlets, each run would emit an event
+    # of all of them.
+    inlets = [tasks.table_asset(str(ref)) for spec in members for ref in _tables_of(spec)]
+    return RunOperator(**settings, outlets=[alias], inlets=inlets)
 
 
 def _tables_of(spec: PipelineSpec) -> list[PipelineRef]:
@@ -165,25 +142,11 @@ def _tables_of(spec: PipelineSpec) -> list[PipelineRef]:
     return [spec.ref, *(PipelineRef(spec.name, kind) for kind in kinds)]
 
 
-def _job(
-    function: Callable[..., Outcomes], arguments: Mapping[str, Any], page: str, *, hours: int
-) -> JobOperator:
-    """Add a task that continues after a task has failed for some pipelines."""
-    return JobOperator(
-        task_id=function.__name__.removesuffix("_run"),
-        python_callable=function,
-        op_kwargs=arguments,
-        trigger_rule=_GOES_ON,
-        execution_timeout=timedelta(hours=hours),
-        doc_md=page,
-    )
-
-
 def _next_run(run: Mapping[str, Any]) -> BaseOperator:
     """Add the tasks that start another run of this DAG if a limit left offsets."""
     more = ShortCircuitOperator(
         task_id="more",
-        python_callable=has_left,
+        python_callable=tasks.has_left,
         op_kwargs=run,
         trigger_rule=_GOES_ON,
         execution_timeout=timedelta(minutes=15),

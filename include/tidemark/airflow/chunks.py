@@ -76,12 +76,12 @@ def request_backfill(
 
 def ingest_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int) -> Outcomes:
     """Land one chunk, or skip the task if all offsets of the chunk are landed or planned."""
-    landing = spark.on(pipeline).land_chunk(requested_by, chunk, _log_plan)
-    if landing.refusal:
-        raise landing.refusal
-    if not landing.outcomes.records:
+    outcomes, refusal = spark.on(pipeline).land_chunk(requested_by, chunk, _log_plan)
+    if refusal:
+        raise refusal
+    if not outcomes.records:
         raise _nothing_left(chunk)
-    return landing.outcomes
+    return outcomes
 
 
 def check_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int) -> Outcomes:

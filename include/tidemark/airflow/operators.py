@@ -18,7 +18,8 @@ from tidemark.airflow.metrics import count_landed, timed
 from tidemark.app.app import App
 from tidemark.app.connections import SPARK_CONNECTION
 from tidemark.app.pipelines import Outcomes, Pipelines
-from tidemark.app.run import Ref, run
+from tidemark.app.run import run
+from tidemark.app.steps import Ref
 from tidemark.spark.engine import Engine, JobRun, Stop
 
 if TYPE_CHECKING:

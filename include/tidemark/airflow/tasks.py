@@ -21,7 +21,7 @@ from tidemark.airflow.failures import failure_text, raise_failed
 from tidemark.airflow.operators import with_app
 from tidemark.app.app import App
 from tidemark.app.pipelines import Outcomes, for_each, plan_each
-from tidemark.app.steps import remaining_work
+from tidemark.app.steps import plan, remaining_work
 from tidemark.bronze.ingest.errors import PlanCancelled
 from tidemark.bronze.ingest.planner import PlanOutcome
 from tidemark.core.errors import ExitCode, TidemarkError
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from tidemark.airflow.operators import SparkTask
     from tidemark.app.pipeline import Pipeline
     from tidemark.bronze.backfill.selection import TimeWindow
-    from tidemark.bronze.ingest.planner import PlanResult
     from tidemark.bronze.ingest.protocols import ControlReader
     from tidemark.core.ledger import PlanRecord
 
@@ -111,16 +110,14 @@ def plan_run(
     ti.xcom_push(_EARLIER, earlier)
     check_connections(app, pipelines)
     checked_engine(app, pipelines)
-    window = _window_of(dag_run)
-    plans, outcomes = plan_each(
-        app, pipelines, lambda each: _plan_of_run(each, requested_by, window), log.info
-    )
-    ti.xcom_push(_PLANNED, {plan.pipeline: plan.sequence for plan in plans})
-    for plan in plans:
-        adds = app.pipeline(plan.pipeline).size_estimate(plan)
+    next_plan = partial(plan, requested_by=requested_by, window=_window_of(dag_run))
+    plans, outcomes = plan_each(app, pipelines, next_plan, log.info)
+    ti.xcom_push(_PLANNED, {each.pipeline: each.sequence for each in plans})
+    for each in plans:
+        adds = app.pipeline(each.pipeline).size_estimate(each)
         log.info(
             "plan of the run pipeline=%s plan=%d\n%s\n%s",
-            *(plan.pipeline, plan.sequence, plan.explain(), adds.explain()),
+            *(each.pipeline, each.sequence, each.explain(), adds.explain()),
         )
     raise_failed(outcomes)
     return bool(plans or earlier) or _has_backlog(app, pipelines)
@@ -131,11 +128,11 @@ def _earlier_plans(app: App, pipelines: Sequence[str]) -> dict[str, list[int]]:
 
     The result omits pipelines whose plans cannot be read: the task `check` raises their errors.
     """
+    unchecked = Outcomes().successes(_unchecked(app, pipelines))
     ranked = sorted(
         (rank, name, sequence)
-        for name, came in _unchecked(app, pipelines).items()
-        if not isinstance(came, TidemarkError)
-        for rank, sequence in enumerate(came)
+        for name, plans in unchecked.items()
+        for rank, sequence in enumerate(plans)
     )
     earlier: dict[str, list[int]] = {}
     for _, name, sequence in ranked[:_MOST_EARLIER]:
@@ -154,13 +151,6 @@ def _has_backlog(app: App, pipelines: Sequence[str]) -> bool:
     """
     found = for_each(app, pipelines, remaining_work).values()
     return any(isinstance(each, TidemarkError) or each.is_any for each in found)
-
-
-def _plan_of_run(pipeline: Pipeline, requested_by: str, window: TimeWindow | None) -> PlanResult:
-    """Plan unread offsets, or the missing offsets of a time window."""
-    if window is None:
-        return pipeline.plan(requested_by)
-    return pipeline.backfills.plan_whole(window, requested_by)
 
 
 def _window_of(dag_run: DagRun) -> TimeWindow | None:
@@ -190,11 +180,8 @@ def ingest_run(spark: SparkTask, pipelines: Sequence[str], requested_by: str) ->
     for each in done:
         outcomes.add_landed(each.plan.ref)
     plans = [each.plan.ref for each in unlanded]
-    for name, rest in _rest_of_backfills(spark, [*done, *unlanded], requested_by).items():
-        if isinstance(rest, TidemarkError):
-            outcomes.add(name, rest)
-        elif rest is not None:
-            plans.append(rest)
+    rest = _rest_of_backfills(spark, [*done, *unlanded], requested_by)
+    plans += filter(None, outcomes.successes(rest).values())
     outcomes.extend(_executed(spark, "ingest", plans))
     return outcomes
 
@@ -207,18 +194,18 @@ def _rest_of_backfills(
     The newest plan of a pipeline is the last of its `records`.
     """
     newest = {record.plan.pipeline: record for record in records}
-    names = [
-        name
+    landed = {
+        name: record.plan
         for name, record in newest.items()
         if record.plan.kind is PlanKind.BACKFILL and record.held_now is not None
-    ]
+    }
 
     def rest_of(pipeline: Pipeline) -> PlanRef | None:
-        landed = newest[pipeline.name].plan
-        plan = pipeline.backfills.plan_rest(landed, requested_by).plan
-        return None if plan is None or plan.sequence == landed.sequence else plan.ref
+        before = landed[pipeline.name]
+        rest = pipeline.backfills.plan_rest(before, requested_by).plan
+        return None if rest is None or rest.sequence == before.sequence else rest.ref
 
-    return for_each(spark.on(*names).app, names, rest_of) if names else {}
+    return for_each(spark.on(*landed).app, [*landed], rest_of) if landed else {}
 
 
 def check_run(
@@ -240,11 +227,8 @@ def check_run(
     _, done, outcomes = _plans_of_run(spark.app, pipelines, requested_by)
     plans = [each.plan.ref for each in done if not is_replaced(each)]
     selected: Mapping[str, Sequence[int]] = json.loads(earlier) or {}
-    for name, came in _unchecked(spark.app, pipelines).items():
-        if isinstance(came, TidemarkError):
-            outcomes.add(name, came)
-            continue
-        unchecked = [PlanRef(pipeline=name, sequence=sequence) for sequence in came]
+    for name, found in outcomes.successes(_unchecked(spark.app, pipelines)).items():
+        unchecked = [PlanRef(pipeline=name, sequence=sequence) for sequence in found]
         others = [plan for plan in unchecked if plan not in plans]
         chosen = [plan for plan in others if plan.sequence in selected.get(name, ())]
         plans += chosen
@@ -313,20 +297,11 @@ def _plans_of_run(
     app: App, pipelines: Sequence[str], requested_by: str
 ) -> tuple[list[PlanRecord], list[PlanRecord], Outcomes]:
     """Return the open plans and the landed plans of a run, and errors of pipelines."""
-    run = RunOrigin(requested_by)
-    unlanded: list[PlanRecord] = []
-    done: list[PlanRecord] = []
-    outcomes = Outcomes()
-    found = map_in_threads(
-        pipelines, lambda each: plans_of_origin(app.control, each, run), PLANNING_THREADS
-    )
-    for pipeline, came in zip(pipelines, found, strict=True):
-        if isinstance(came, TidemarkError):
-            outcomes.add(pipeline, came)
-            continue
-        for record in came:
-            (unlanded if record.held_now is None else done).append(record)
-    return unlanded, done, outcomes
+    outcomes, run = Outcomes(), RunOrigin(requested_by)
+    found = for_each(app, pipelines, lambda each: plans_of_origin(app.control, each.name, run))
+    records = [record for some in outcomes.successes(found).values() for record in some]
+    unlanded = [record for record in records if record.held_now is None]
+    return unlanded, [record for record in records if record.held_now is not None], outcomes
 
 
 def _cancelled_plans(app: App, pipelines: Collection[str], planned: Mapping[str, int]) -> Outcomes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -92,8 +92,12 @@ class App:
 
     # -- pipelines ---------------------------------------------------------------------------------
 
-    def pipeline(self, ref: PipelineRef | str) -> Pipeline:
+    def pipeline(self, ref: PipelineRef | str, sessions: Sessions | None = None) -> Pipeline:
         """Return a pipeline, or one of its other tables, by a reference such as `prices@typed`.
+
+        Args:
+            ref: The table.
+            sessions: Provides the Spark sessions; None for the ones of this app.
 
         Raises:
             UnknownPipeline, SpecError: There is no valid spec of this name.
@@ -101,7 +105,8 @@ class App:
             InvalidReference: No table can have this name.
         """
         ref = PipelineRef.parse(ref) if isinstance(ref, str) else ref
-        return Pipeline(self.spec(ref), self.spec(ref.live), self.context)
+        context = replace(self.context, sessions=sessions) if sessions else self.context
+        return Pipeline(self.spec(ref), self.spec(ref.live), context)
 
     def spec(self, ref: PipelineRef | str) -> PipelineSpec:
         """Return the spec of a pipeline, or of one of its other tables.

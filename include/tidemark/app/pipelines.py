@@ -7,17 +7,18 @@ task succeeds or fails according to them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from tidemark.app.app import App
 from tidemark.app.pipeline import Pipeline
-from tidemark.app.run import Ref, applications, identity
-from tidemark.app.steps import NewDecodePlans, Result, outcome
+from tidemark.app.run import applications, identity
+from tidemark.app.steps import NewDecodePlans, Ref, Result, outcome
 from tidemark.bronze.ingest.ledgers import recorded_plan
 from tidemark.bronze.ingest.planner import PlanOutcome, PlanResult
 from tidemark.core.errors import ExitCode, TerminalError, TidemarkError
+from tidemark.core.offsets import SpanSet
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plan import Plan, PlanRef
 from tidemark.core.texts import counted
@@ -73,6 +74,16 @@ class Outcomes:
         self.records.append({"pipeline": pipeline, "plan": None, **result})
         self.codes.append(code)
 
+    def successes(self, found: Mapping[str, T | TidemarkError]) -> dict[str, T]:
+        """Add the named errors of pipelines, and return the results of the others."""
+        results = {}
+        for name, each in found.items():
+            if isinstance(each, TidemarkError):
+                self.add(name, each)
+            else:
+                results[name] = each
+        return results
+
     def add_landed(self, plan: PlanRef) -> None:
         """Add the result of a plan that an earlier attempt has landed; lineage needs it."""
         self.add(plan.pipeline, {"plan": plan.sequence, "wrote": False})
@@ -113,13 +124,11 @@ def plan_each(
         progress: Called with a line for each plan.
     """
     plans, outcomes = [], Outcomes()
-    for name, result in for_each(app, names, next_plan).items():
-        if isinstance(result, TidemarkError):
-            outcomes.add(name, result)
-        elif result.plan is None:
+    for name, result in outcomes.successes(for_each(app, names, next_plan)).items():
+        plan = result.plan
+        if plan is None:
             outcomes.add(name, {"outcome": result.outcome.value})
         else:
-            plan = result.plan
             size = counted(plan.size, "offset")
             progress(f"{name}: {plan_text(name, plan.sequence)} ({result.outcome}): {size}")
             plans.append(plan)
@@ -161,20 +170,6 @@ def result_of(record: Result) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkLanding:
-    """The landing of one chunk of a backfill.
-
-    Attributes:
-        outcomes: Outcomes of an open plan of another chunk and of the chunk's plan. None of them
-            if no offset of the chunk is left to land.
-        refusal: Why the chunk could not be planned; it leaves no open plan.
-    """
-
-    outcomes: Outcomes
-    refusal: TerminalError | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Pipelines:
     """Some pipelines of a home.
 
@@ -189,10 +184,6 @@ class Pipelines:
     names: Sequence[str]
     run: Callable[[str, Sequence[Ref]], JobRun]
     progress: Callable[[str], None]
-
-    def plan(self, next_plan: Callable[[Pipeline], PlanResult]) -> Planned:
-        """See `plan_each`."""
-        return plan_each(self.app, self.names, next_plan, self.progress)
 
     def execute(self, job: str, refs: Sequence[Ref]) -> Outcomes:
         """Run a job for plans or merges of different pipelines, and wait for it.
@@ -219,25 +210,24 @@ class Pipelines:
             outcomes.records += [{**identity(ref), **why} for ref in without]
         return outcomes
 
-    def decode(self, next_plan: Callable[[Pipeline], PlanResult] | None = None) -> Outcomes:
+    def decode(self, replayed: Mapping[str, Mapping[int, SpanSet]] | None = None) -> Outcomes:
         """Decode until no pipeline has records left to decode.
 
         Args:
-            next_plan: Plans one pipeline; None to plan all remaining records.
+            replayed: As in `NewDecodePlans`.
         """
-        outcomes, going, new_plan = Outcomes(), self, NewDecodePlans(next_plan)
-        while going.names:
-            plans, others = going.plan(new_plan)
+        outcomes, names, new_plan = Outcomes(), self.names, NewDecodePlans(replayed)
+        while names:
+            plans, others = plan_each(self.app, names, new_plan, self.progress)
             outcomes.extend(others)
             done = self.execute("decode", [plan.ref for plan in plans])
             outcomes.extend(done)
-            left = [each["pipeline"] for each in done.records if "wrote" in each]
-            going = replace(self, names=left)
+            names = [each["pipeline"] for each in done.records if "wrote" in each]
         return outcomes
 
     def land_chunk(
         self, requested_by: str, number: int, planned: Callable[[int, Plan], None]
-    ) -> ChunkLanding:
+    ) -> tuple[Outcomes, TerminalError | None]:
         """Plan and land one chunk of a backfill of the only pipeline; skip a landed chunk.
 
         An open plan of another chunk lands first. If it fails, the chunk is not planned.
@@ -246,6 +236,11 @@ class Pipelines:
             requested_by: The requester of the backfill.
             number: Chunk number, from 1.
             planned: Called with the number and the plan of the chunk before the plan lands.
+
+        Returns:
+            Outcomes of an open plan of another chunk and of the chunk's plan. They have no records
+            if no offset of the chunk is left to land. The refusal of a chunk that could not be
+            planned is beside them; it leaves no open plan.
 
         Raises:
             KafkaUnavailable and so on: A transient error of `Backfills.plan_chunk`.
@@ -256,32 +251,30 @@ class Pipelines:
             self.progress(f"{name}: plan {other.sequence} of another chunk lands first")
             outcomes = self.execute("ingest", [other.ref])
             if outcomes.exit_code != ExitCode.OK:
-                return ChunkLanding(outcomes=outcomes)
+                return outcomes, None
         try:
             plan = backfills.plan_chunk(requested_by, number).plan
         except TerminalError as refusal:
-            return ChunkLanding(outcomes=outcomes, refusal=refusal)
+            return outcomes, refusal
         if plan is None:
-            return ChunkLanding(outcomes=outcomes)
+            return outcomes, None
         if recorded_plan(self.app.control, name, plan.sequence).held_now is None:
             planned(number, plan)
             outcomes.extend(self.execute("ingest", [plan.ref]))
         else:
             outcomes.add_landed(plan.ref)
-        return ChunkLanding(outcomes=outcomes)
+        return outcomes, None
 
     def upsert(self) -> Outcomes:
         """Merge the missing records into the upsert table of each pipeline."""
         outcomes, refs = Outcomes(), []
         found = for_each(self.app, self.names, lambda each: each.upserts.next())
-        for name, came in found.items():
-            origin = PipelineRef.parse(name).name
-            if isinstance(came, TidemarkError):
-                outcomes.add(origin, came)
-            elif came is None:
+        origins = {PipelineRef.parse(name).name: each for name, each in found.items()}
+        for origin, merge in outcomes.successes(origins).items():
+            if merge is None:
                 outcomes.add(origin, {"outcome": PlanOutcome.NOTHING.value})
             else:
-                refs.append(MergeRef(pipeline=origin, version=came.version))
+                refs.append(MergeRef(pipeline=origin, version=merge.version))
         outcomes.extend(self.execute("upsert", refs))
         return outcomes
 

@@ -12,110 +12,24 @@ import argparse
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from tidemark.app import steps
 from tidemark.app.app import App
-from tidemark.core.errors import ExitCode, SetupError, TidemarkError
+from tidemark.app.steps import JOBS, Ref, Result, complete, outcome
+from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.logs import LogFormat, configure_logging
-from tidemark.core.parallel import map_in_threads
 from tidemark.core.plan import PlanRef
 from tidemark.spark.engine import Engine, JobRun, Server, ShowTasks, Stop, without_secrets
-from tidemark.spark.sessions import disable_value_logging
+from tidemark.spark.sessions import Sessions, disable_value_logging
 from tidemark.spark.submit import RESULT_MARKER, application_name, plan_arguments, submit
 from tidemark.spec.layout import LOG_FOLDER
-from tidemark.spec.ref import MergeRef, PipelineKind, PipelineRef, ReplayRef
+from tidemark.spec.ref import MergeRef, ReplayRef
 
 log = logging.getLogger(__name__)
-
-Ref = TypeVar("Ref", PlanRef, MergeRef, ReplayRef)
-
-
-@dataclass(frozen=True, slots=True)
-class Job(Generic[Ref]):
-    """Work on some plans, merges or replays.
-
-    Attributes:
-        parse: Returns the plan, merge or replay of a text.
-        body: Does the work, and returns an outcome for each plan, in the order of the plans.
-        log: Name of the logger whose progress lines are shown.
-        offsets: Returns how many offsets the job reads at most; None if that is unknown.
-        reads_kafka: Whether the job gets the Kafka connections of its pipelines.
-        reads_registry: Whether the job gets the connections of its pipelines to schema registries.
-    """
-
-    parse: Callable[[str], Ref]
-    body: Callable[[App, Sequence[Ref]], Sequence[steps.Outcome]]
-    log: str = "tidemark"
-    offsets: Callable[[App, Sequence[Ref]], int | None] = lambda _, __: None
-    reads_kafka: bool = False
-    reads_registry: bool = False
-
-    @classmethod
-    def of_step(
-        cls,
-        parse: Callable[[str], Ref],
-        step: Callable[[App, Ref], steps.Result],
-        at_once: Callable[[App], int] = lambda _: 1,
-        offsets: Callable[[App, Sequence[Ref]], int | None] = lambda _, __: None,
-        *,
-        reads_kafka: bool = False,
-        reads_registry: bool = False,
-    ) -> Job[Ref]:
-        """Return the job that takes one step for each plan. A failure does not stop the others.
-
-        Args:
-            parse: As in `Job`.
-            step: The step.
-            at_once: Returns how many plans take the step at the same time, in threads.
-            offsets: As in `Job`.
-            reads_kafka: As in `Job`.
-            reads_registry: As in `Job`.
-        """
-
-        def body(app: App, plans: Sequence[Ref]) -> list[steps.Outcome]:
-            def one(plan: Ref) -> steps.Result:
-                with steps.named_failures(app, f"executing {plan}"):
-                    return step(app, plan)
-
-            with steps.named_failures(app, "starting Spark"):
-                threads = at_once(app)
-            return [steps.outcome(each) for each in map_in_threads(plans, one, threads)]
-
-        return cls(
-            *(parse, body),
-            offsets=offsets,
-            reads_kafka=reads_kafka,
-            reads_registry=reads_registry,
-        )
-
-
-def _plans_at_once(app: App) -> int:
-    return app.sessions.plans_at_once()
-
-
-JOBS: Mapping[str, Job[Any]] = {
-    # Both execute plans; only the first one gets connections to Kafka.
-    "ingest": Job.of_step(
-        PlanRef.parse, steps.ingest, _plans_at_once, steps.offsets_of, reads_kafka=True
-    ),
-    "decode": Job.of_step(PlanRef.parse, steps.ingest, _plans_at_once, steps.offsets_of),
-    "check": Job.of_step(PlanRef.parse, steps.check, offsets=steps.offsets_of),
-    "upsert": Job.of_step(MergeRef.parse, steps.upsert),
-    "replay_preview": Job.of_step(ReplayRef.parse, steps.preview_replay, reads_registry=True),
-    "run": Job(
-        *(PlanRef.parse, steps.complete, steps.__name__, steps.offsets_of_run),
-        reads_kafka=True,
-        # It plans the decodes, which resolves schema ids.
-        reads_registry=True,
-    ),
-}
-"""The jobs, by the name of their entry point in jobs/."""
 
 
 # -- both engines --------------------------------------------------------------------------------
@@ -146,18 +60,18 @@ def run(
     stop = stop or Stop()
     stop.check()
     if isinstance(engine, Server):
-        return _on_server(app, engine, JOBS[job], plans, stop, show_tasks)
+        return _on_server(app, engine, job, plans, stop, show_tasks)
     return submit(
         app.layout.jobs / f"{job}.py",
         plan_arguments(plans),
         name=application_name(job, plans),
         engine=engine,
         settings=app.engines.submit_settings(
-            app.spec(plans[0].pipeline), _offsets(app, JOBS[job], plans)
+            app.spec(plans[0].pipeline), _offsets(app, job, plans)
         ),
         environ={
             **without_secrets(app.environ),
-            **_connection_variables(app, JOBS[job], plans),
+            **_connection_variables(app, job, plans),
         },
         print_line=print_line,
         stop=stop,
@@ -168,7 +82,7 @@ def run(
 def _on_server(
     app: App,
     server: Server,
-    job: Job[Ref],
+    job: str,
     plans: Sequence[Ref],
     stop: Stop,
     show_tasks: ShowTasks | None,
@@ -176,9 +90,9 @@ def _on_server(
     from tidemark.spark.connect import connect_sessions
     from tidemark.spark.settings import WRITE_OPTIONS
 
-    try:
+    @contextmanager
+    def connected() -> Iterator[Sessions]:
         with (
-            _job_log(job),
             connect_sessions(
                 server,
                 app.spec(plans[0].pipeline).spark,
@@ -188,48 +102,34 @@ def _on_server(
             ) as sessions,
             stop.ends(sessions.close),
         ):
-            results, code = execute(replace(app, sessions=sessions), job, plans)
-    except TidemarkError as refused:
-        results, code = _refused(plans, refused)
-    return JobRun(exit_code=ExitCode(code), results=results)
+            yield sessions
+
+    results, code = execute(app, job, plans, connected())
+    return JobRun(exit_code=code, results=results)
 
 
-def execute(app: App, job: Job[Ref], plans: Sequence[Ref]) -> tuple[list[steps.Result], int]:
-    """Run a job in this process, on the sessions of the app.
+def execute(
+    app: App, job: str, plans: Sequence[Ref], sessions: AbstractContextManager[Sessions]
+) -> tuple[list[Result], ExitCode]:
+    """Run a job in this process.
 
     Returns:
         The result or the named error of each plan, and the worst exit code.
     """
     try:
-        outcomes = job.body(app, plans)
+        with _job_log(job), sessions as opened:
+            outcomes = JOBS[job].outcomes(app, opened, plans)
     except TidemarkError as refused:
-        outcomes = [steps.outcome(refused) for _ in plans]
-    results = [_record(plan, result) for plan, (result, _) in zip(plans, outcomes, strict=True)]
-    return results, ExitCode.worst(code for _, code in outcomes)
+        outcomes = [outcome(refused)] * len(plans)
+    pairs = zip(plans, outcomes, strict=True)
+    results: list[Result] = [{**identity(plan), **each} for plan, (each, _) in pairs]
+    return results, ExitCode(ExitCode.worst(code for _, code in outcomes))
 
 
-def _refused(plans: Sequence[Ref], error: TidemarkError) -> tuple[list[steps.Result], int]:
-    return [_record(plan, error.as_record()) for plan in plans], error.exit_code
-
-
-def _record(ref: PlanRef | MergeRef | ReplayRef, result: steps.Result) -> steps.Result:
-    return {**identity(ref), **result}
-
-
-def identity(ref: PlanRef | MergeRef | ReplayRef) -> steps.Result:
+def identity(ref: PlanRef | MergeRef | ReplayRef) -> Result:
     """Return the values that identify a plan or a merge in results."""
     number = {"plan": ref.sequence} if isinstance(ref, PlanRef) else {}
     return {"pipeline": ref.pipeline, **number}
-
-
-def tables_of(refs: Iterable[PlanRef | MergeRef | ReplayRef]) -> list[str]:
-    """Return the tables of some plans, merges and replays, as texts of `PipelineRef`."""
-    return [
-        str(PipelineRef(ref.pipeline, PipelineKind.UPSERT))
-        if isinstance(ref, MergeRef)
-        else ref.pipeline
-        for ref in refs
-    ]
 
 
 def applications(app: App, plans: Iterable[Ref]) -> list[list[Ref]]:
@@ -241,35 +141,36 @@ def applications(app: App, plans: Iterable[Ref]) -> list[list[Ref]]:
     return list(together.values())
 
 
-def _offsets(app: App, job: Job[Ref], plans: Sequence[Ref]) -> int | None:
+def _offsets(app: App, job: str, plans: Sequence[Ref]) -> int | None:
     """Return how many offsets a job reads at most; None if that is unknown.
 
     The number only tunes the JVM. The job reports the error of a plan that cannot be read.
     """
     try:
-        return job.offsets(app, plans)
+        return JOBS[job].offsets(app, plans)
     except TidemarkError as error:
         log.info("size of the job unknown error=%s message=%s", type(error).__name__, error)
         return None
 
 
-def _connection_variables(app: App, job: Job[Ref], plans: Sequence[Ref]) -> dict[str, str]:
+def _connection_variables(app: App, job: str, plans: Sequence[Ref]) -> dict[str, str]:
     """Return the connections that a job needs as environment variables, with secrets.
 
     The result omits undefined connections: the job refuses the plans that need them. It omits the
     Kafka connections of typed tables, which are decoded without Kafka.
     """
-    specs = [app.spec(table) for table in tables_of(plans)]
-    needed = [spec.connection for spec in specs if job.reads_kafka and spec.reads_kafka]
-    decoded = [spec.decode for spec in specs if job.reads_registry and spec.decode]
+    step, specs = JOBS[job], [app.spec(plan.pipeline) for plan in plans]
+    needed = [spec.connection for spec in specs if step.reads_kafka and spec.reads_kafka]
+    decoded = [spec.decode for spec in specs if step.reads_registry and spec.decode]
     needed += [decode.registry for decode in decoded if decode.framed_parts]
     return app.connections.variables(needed)
 
 
 @contextmanager
-def _job_log(job: Job[Any]) -> Iterator[None]:
+def _job_log(job: str) -> Iterator[None]:
     """Log the progress of a job, even if the log level is WARNING."""
-    ours = logging.getLogger(job.log)
+    # A run of all steps shows one line for each step.
+    ours = logging.getLogger(complete.__module__ if JOBS[job].take_all else "tidemark")
     before = ours.level
     ours.setLevel(min(ours.getEffectiveLevel(), logging.INFO))
     try:
@@ -281,27 +182,27 @@ def _job_log(job: Job[Any]) -> Iterator[None]:
 # -- by spark-submit -----------------------------------------------------------------------------
 
 
-def main(job: Job[Any], description: str, argv: Sequence[str] | None = None) -> int:
+def main(job: str, description: str, argv: Sequence[str] | None = None) -> int:
     """Run an entry point of jobs/ under spark-submit and return the worst exit code of its plans.
 
     Prints the results of all plans as one line of JSON after `RESULT_MARKER`.
 
     Args:
-        job: The job.
+        job: One of `JOBS`.
         description: The text of `--help`.
         argv: The command line without the program; None for the command line of this process.
     """
     plans = _parse(job, description, argv)
     _prefer_installed_pyspark()
     app = App.from_environment()
-    try:
+
+    @contextmanager
+    def application() -> Iterator[Sessions]:
         configure_logging(LogFormat.of(app.environ))
-    except SetupError as refused:
-        results, code = _refused(plans, refused)
-    else:
         disable_value_logging()
-        with _job_log(job):
-            results, code = execute(app, job, plans)
+        yield app.sessions
+
+    results, code = execute(app, job, plans, application())
     sys.stdout.write(f"{RESULT_MARKER}{json.dumps(results)}\n")
     sys.stdout.flush()
     return code
@@ -320,15 +221,17 @@ def _prefer_installed_pyspark() -> None:
     sys.path[:] = [entry for entry in sys.path if Path(entry).parent != installed]
 
 
-def _parse(job: Job[Ref], description: str, argv: Sequence[str] | None) -> tuple[Ref, ...]:
-    def parse(text: str) -> Ref:
+def _parse(job: str, description: str, argv: Sequence[str] | None) -> tuple[Any, ...]:
+    def parse(text: str) -> Any:
         try:
-            return job.parse(text)
+            return JOBS[job].parse(text)
         except ValueError as wrong:
             raise argparse.ArgumentTypeError(f"expected {wrong}") from None
 
     parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description,
+        epilog="docs/reference/cli.md lists the exit codes.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--plan",

@@ -1,7 +1,7 @@
-"""The steps of a run after its plan: ingest, check, decode, upsert, publish.
+"""The chain: plan, ingest, check, decode, upsert, publish.
 
-Each step is one function of a plan or a pipeline. A job takes one step for several plans.
-`complete` takes all steps for several pipelines in one process.
+A step is a function of a pipeline. `STEPS` is the only list of them: commands, jobs on Spark and
+the tasks of DAGs take their steps and texts from it. `complete` takes all steps in one process.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from tidemark.app.app import App
 from tidemark.app.pipeline import Pipeline
@@ -23,19 +24,25 @@ from tidemark.bronze.ingest.ledgers import recorded_plan, refuse_cancelled
 from tidemark.bronze.ingest.planner import PlanOutcome, PlanResult
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.logs import LogFields
+from tidemark.core.offsets import SpanSet, difference_by_partition
 from tidemark.core.parallel import map_in_threads, result_or_error
 from tidemark.core.plain import record_of
 from tidemark.core.plan import PlanRef
 from tidemark.core.publication import NOT_CHECKED
 from tidemark.quality.service import raise_if_failed
+from tidemark.spark.sessions import Sessions
 from tidemark.spec.layout import LOG_FOLDER
+from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import MergeRef, ReplayRef
 from tidemark.spec.upsert import MergePlan
 
 if TYPE_CHECKING:
+    from tidemark.bronze.backfill.selection import TimeWindow
     from tidemark.silver.typed.decoder import DecodeBacklog
 
 log = logging.getLogger(__name__)
+
+Ref = TypeVar("Ref", PlanRef, MergeRef, ReplayRef)
 
 Result: TypeAlias = Mapping[str, Any]
 """The result of one step, as plain values for `--json`."""
@@ -51,9 +58,31 @@ def outcome(result: Result | TidemarkError) -> Outcome:
     return result, ExitCode.OK
 
 
-def ingest(app: App, plan: PlanRef) -> Result:
+# -- the steps -----------------------------------------------------------------------------------
+
+
+def plan(
+    pipeline: Pipeline,
+    requested_by: str,
+    window: TimeWindow | None = None,
+    *,
+    dry_run: bool = False,
+) -> PlanResult:
+    """Plan unread offsets, or the missing offsets of a time window. Starts no Spark.
+
+    Args:
+        pipeline: The pipeline.
+        requested_by: The run. A repeated call with the same run returns the same plan.
+        window: The window; None for the unread offsets.
+        dry_run: Record no plan of unread offsets.
+    """
+    if window is None:
+        return pipeline.plan(requested_by, dry_run=dry_run)
+    return pipeline.backfills.plan_whole(window, requested_by)
+
+
+def ingest(pipeline: Pipeline, plan: PlanRef) -> Result:
     """Execute a plan: from Kafka into the bronze table, or from bronze into the typed table."""
-    pipeline = app.pipeline(plan.pipeline)
     execution = pipeline.ingest(plan.sequence)
     quarantined = pipeline.quarantined(plan.sequence)
     unnamed = pipeline.unnamed_fields(plan.sequence) if pipeline.spec.is_typed else None
@@ -73,9 +102,9 @@ def ingest(app: App, plan: PlanRef) -> Result:
     }
 
 
-def check(app: App, plan: PlanRef) -> Result:
+def check(pipeline: Pipeline, plan: PlanRef) -> Result:
     """Check a landed plan, and publish it, or block it and raise QualityFailed."""
-    report = app.pipeline(plan.pipeline).check(plan.sequence)
+    report = pipeline.check(plan.sequence)
     raise_if_failed(report)
     return {
         "outcome": report.outcome.value,
@@ -84,19 +113,30 @@ def check(app: App, plan: PlanRef) -> Result:
     }
 
 
-def upsert(app: App, merge: MergeRef) -> Result:
-    """Merge missing records into an upsert table."""
-    return _merged(app.pipeline(merge.pipeline)) or {"outcome": PlanOutcome.NOTHING.value}
-
-
-def preview_replay(app: App, replay: ReplayRef) -> Result:
-    """Decode open records in quarantine with the current spec. Writes nothing."""
-    return app.pipeline(replay.pipeline).preview_replay(replay.partition, replay.reason).as_record()
-
-
-def _merged(pipeline: Pipeline) -> Result | None:
+def upsert(pipeline: Pipeline, _: MergeRef | None) -> Result | None:
+    """Merge missing records into the upsert table; None if there are none."""
     merge = pipeline.merge()
     return None if merge is None else merge.as_record()
+
+
+def publish(pipeline: Pipeline, run: PipelineRun) -> Result | None:
+    """Report whether the published view contains the plan of a run; None if it has no rows."""
+    record = recorded_plan(pipeline.control, pipeline.name, run.plan.sequence)
+    has_landed = any(step["step"] == "ingest" for step in run.steps)
+    if has_landed:
+        # An operator took the plan back while its run continued.
+        refuse_cancelled(record)
+    if record.held_now is None or not record.held_now.counts:
+        return None
+    publication = pipeline.publication.of_record(record)
+    status = publication.decision.status.value if publication.decision else NOT_CHECKED
+    left_behind = publication.plan.left if has_landed else 0
+    return {"published": publication.is_published, "status": status, "left": left_behind}
+
+
+def preview_replay(pipeline: Pipeline, replay: ReplayRef) -> Result:
+    """Decode open records in quarantine with the current spec. Writes nothing."""
+    return pipeline.preview_replay(replay.partition, replay.reason).as_record()
 
 
 class NewDecodePlans:
@@ -105,11 +145,11 @@ class NewDecodePlans:
     A plan that is still open after its execution would be executed without end.
 
     Args:
-        next_plan: Plans one pipeline; None to plan all remaining records.
+        replayed: Offsets in quarantine to decode again first, by topic id and partition.
     """
 
-    def __init__(self, next_plan: Callable[[Pipeline], PlanResult] | None = None) -> None:
-        self._next_plan = next_plan or (lambda each: each.decoder.plan())
+    def __init__(self, replayed: Mapping[str, Mapping[int, SpanSet]] | None = None) -> None:
+        self._replayed = dict(replayed or {})
         self._returned: set[PlanRef] = set()
 
     def __call__(self, pipeline: Pipeline) -> PlanResult:
@@ -118,7 +158,7 @@ class NewDecodePlans:
         Raises:
             CommitNotFound: An earlier call has returned the same plan.
         """
-        result = self._next_plan(pipeline)
+        result = self._next(pipeline)
         if result.plan is None:
             return result
         plan = result.plan.ref
@@ -129,8 +169,18 @@ class NewDecodePlans:
         self._returned.add(plan)
         return result
 
+    def _next(self, pipeline: Pipeline) -> PlanResult:
+        for topic_id, spans in self._replayed.items():
+            result = pipeline.decoder.replay(topic_id, spans)
+            if result.plan is None:
+                continue
+            if result.plan.topic_id == topic_id:
+                self._replayed[topic_id] = difference_by_partition(spans, result.plan.spans())
+            return result
+        return pipeline.decoder.plan()
 
-# -- all steps -----------------------------------------------------------------------------------
+
+# -- the work that is left -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +257,63 @@ def offsets_of_run(app: App, plans: Sequence[PlanRef]) -> int | None:
     return planned + sum(each.offsets + each.unchecked for each in backlogs if each)
 
 
-def complete(app: App, plans: Sequence[PlanRef]) -> list[Outcome]:
+# -- the table of steps --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step(Generic[Ref]):
+    """A step of a run, or another job.
+
+    Attributes:
+        take: Takes the step for a plan, merge or replay of a pipeline, and returns plain values.
+            None if there was nothing to do.
+        needs_spark: Whether the step is a job.
+        parse: Returns the plan, merge or replay of a text.
+        take_all: Takes the step for several plans; None to take it for each.
+        concurrent: Whether plans take the step at the same time, in threads.
+        has: Whether a pipeline has the step.
+        left: Returns the arguments of `take` that a run of all steps has left.
+        offsets: Returns how many offsets the job reads at most; None if that is unknown.
+        reads_kafka: Whether the job gets the Kafka connections of its pipelines.
+        reads_registry: Whether the job gets the connections of its pipelines to schema registries.
+        title: One line for the list of commands.
+        page: What the step does, for the page of its task.
+        timeout: Longest duration of its task.
+    """
+
+    take: Callable[[Pipeline, Any], Any] = lambda *_: None
+    needs_spark: bool = True
+    parse: Callable[[str], Any] = PlanRef.parse
+    take_all: Callable[[App, Sessions, Sequence[Ref]], list[Outcome]] | None = None
+    concurrent: bool = False
+    has: Callable[[PipelineSpec], bool] = lambda _: True
+    left: Callable[[PipelineRun], Iterable[Any]] = lambda _: ()
+    offsets: Callable[[App, Sequence[Ref]], int | None] = lambda _, __: None
+    reads_kafka: bool = False
+    reads_registry: bool = False
+    title: str = ""
+    page: str = ""
+    timeout: timedelta = timedelta(minutes=15)
+
+    def outcomes(self, app: App, sessions: Sessions, refs: Sequence[Ref]) -> list[Outcome]:
+        """Take the step for each plan, merge or replay. A failure does not stop the others."""
+
+        def one(ref: Ref) -> Result:
+            with named_failures(app, f"executing {ref}"):
+                found: Result | None = self.take(app.pipeline(ref.pipeline, sessions), ref)
+                return found or {"outcome": PlanOutcome.NOTHING.value}
+
+        if self.take_all:
+            return self.take_all(app, sessions, refs)
+        with named_failures(app, "starting Spark"):
+            threads = sessions.plans_at_once() if self.concurrent else 1
+        return [outcome(each) for each in map_in_threads(refs, one, threads)]
+
+
+# -- all steps -----------------------------------------------------------------------------------
+
+
+def complete(app: App, sessions: Sessions, plans: Sequence[PlanRef]) -> list[Outcome]:
     """Take all remaining steps of some pipelines, one kind of step after the other.
 
     After a failed step the later steps of the pipeline still run: they process earlier
@@ -215,6 +321,7 @@ def complete(app: App, plans: Sequence[PlanRef]) -> list[Outcome]:
 
     Args:
         app: Tidemark.
+        sessions: Provides the Spark sessions.
         plans: A plan of each pipeline. `complete` executes it if it is open.
 
     Returns:
@@ -222,11 +329,16 @@ def complete(app: App, plans: Sequence[PlanRef]) -> list[Outcome]:
     """
     _import_great_expectations(app, plans)
     with named_failures(app, "starting Spark"):
-        at_once = app.sessions.plans_at_once()
+        at_once = sessions.plans_at_once()
     stopped = Event()
-    runs = [_PipelineRun(app, plan, stopped) for plan in plans]
+    runs = [PipelineRun(app, sessions, plan, stopped) for plan in plans]
     try:
-        _take_all(runs, at_once)
+        for step in STEPS:
+            take = partial(PipelineRun.take, step=step)
+            found = map_in_threads(runs, take, at_once if STEPS[step].concurrent else 1)
+            for run, error in zip(runs, found, strict=True):
+                if error is not None:
+                    run.add(step, error, 0.0)
     except BaseException:
         # The process is ending; threads that still run take no further step.
         stopped.set()
@@ -249,20 +361,6 @@ def _import_great_expectations(app: App, plans: Sequence[PlanRef]) -> None:
                 return
 
 
-def _take_all(runs: Sequence[_PipelineRun], at_once: int) -> None:
-    for step, method, threads in (
-        ("ingest", _PipelineRun.ingest, at_once),
-        # Great Expectations checks one plan at a time, and each merge uses its own session.
-        ("check", _PipelineRun.check, 1),
-        ("decode", _PipelineRun.decode, at_once),
-        ("upsert", _PipelineRun.upsert, 1),
-        ("publish", _PipelineRun.publish, at_once),
-    ):
-        for run, error in zip(runs, map_in_threads(runs, method, threads), strict=True):
-            if isinstance(error, TidemarkError):
-                run.add(step, error, 0.0)
-
-
 _LOGGED = (
     *("step", "plan", "error", "wrote", "records", "quarantined", "table_version"),
     *("outcome", "checks", "scope", "published", "status", "left", "seconds"),
@@ -270,93 +368,69 @@ _LOGGED = (
 """The values of a step that are fields of its log line; of an error only the name."""
 
 
-class _PipelineRun:
-    """The steps of one pipeline.
+class PipelineRun:
+    """The run of one pipeline in `complete`.
 
     Attributes:
+        pipeline: The pipeline.
+        plan: Its plan.
         steps: The result or the error of each step, in order.
         codes: The exit code of each step.
     """
 
-    def __init__(self, app: App, plan: PlanRef, stopped: Event) -> None:
+    def __init__(self, app: App, sessions: Sessions, plan: PlanRef, stopped: Event) -> None:
         self._app = app
-        self._pipeline = app.pipeline(plan.pipeline)
-        self._plan = plan
         self._stopped = stopped
-        self._new_decode_plan = NewDecodePlans()
+        self._pipeline_of = partial(app.pipeline, sessions=sessions)
+        self.pipeline = self._pipeline_of(plan.pipeline)
+        self.plan = plan
         self.steps: list[Result] = []
         self.codes: list[int] = []
 
-    def ingest(self) -> None:
-        """Land the plan if it is open."""
-        self._take("ingest", self._ingested, self._plan.sequence)
+    def take(self, step: str) -> None:
+        """Take a step until it has nothing left to do."""
+        left = self._left(step)
+        argument: Any = None
 
-    def _ingested(self) -> Result | None:
-        record = recorded_plan(self._app.control, self._plan.pipeline, self._plan.sequence)
-        return ingest(self._app, self._plan) if record.is_open else None
-
-    def check(self) -> None:
-        """Check every landed plan that has no check result."""
-        for sequence in self._pipeline.publication.unchecked():
-            plan = replace(self._plan, sequence=sequence)
-            self._take("check", partial(check, self._app, plan), sequence)
-
-    def decode(self) -> None:
-        """Decode until the pipeline has no records left to decode."""
-        if self._pipeline.spec.decode is None:
-            return
-        while self._take("decode", self._decode_next):
-            pass
-
-    def _decode_next(self) -> Result | None:
-        plan = self._new_decode_plan(self._pipeline).plan
-        if plan is None:
+        def taken(_: str) -> Result | None:
+            nonlocal argument
+            with named_failures(self._app, f"{step} of {self.plan.pipeline}"):
+                for argument in left:
+                    is_plan = isinstance(argument, PlanRef)
+                    table = self._pipeline_of(argument.pipeline) if is_plan else self.pipeline
+                    found: Result | None = STEPS[step].take(table, argument)
+                    return found
             return None
-        return {"plan": plan.sequence, **ingest(self._app, plan.ref)}
 
-    def upsert(self) -> None:
-        """Merge the decoded records into the upsert table."""
-        if self._pipeline.spec.has_upsert:
-            self._take("upsert", lambda: _merged(self._pipeline))
+        while not self._stopped.is_set():
+            begun, argument = time.monotonic(), None
+            result = result_or_error(self.plan.pipeline, taken)
+            if result is None:
+                return
+            plan = self.plan if argument is self else argument
+            self.add(step, result, time.monotonic() - begun, plan and plan.sequence)
 
-    def publish(self) -> None:
-        """Report whether the published view contains the plan, unless the plan has no rows."""
-        self._take("publish", self._published, self._plan.sequence)
+    def _left(self, step: str) -> Iterator[Any]:
+        if STEPS[step].has(self.pipeline.spec):
+            yield from STEPS[step].left(self)
 
-    def _published(self) -> Result | None:
-        record = recorded_plan(self._app.control, self._plan.pipeline, self._plan.sequence)
-        has_landed = any(step["step"] == "ingest" for step in self.steps)
-        if has_landed:
-            # An operator took the plan back while its run continued.
-            refuse_cancelled(record)
-        if record.held_now is None or not record.held_now.counts:
-            return None
-        publication = self._pipeline.publication.of_record(record)
-        status = publication.decision.status.value if publication.decision else NOT_CHECKED
-        left_behind = publication.plan.left if has_landed else 0
-        return {"published": publication.is_published, "status": status, "left": left_behind}
+    def open_plan(self) -> Iterator[PlanRef]:
+        """Yield the plan if it is open."""
+        if recorded_plan(self.pipeline.control, self.pipeline.name, self.plan.sequence).is_open:
+            yield self.plan
 
-    def _take(self, step: str, body: Callable[[], Result | None], plan: int | None = None) -> bool:
-        """Take a step, time it, and log one line. Return whether it had work and succeeded.
+    def unchecked_plans(self) -> Iterator[PlanRef]:
+        """Yield every landed plan that has no check result."""
+        for sequence in self.pipeline.publication.unchecked():
+            yield replace(self.plan, sequence=sequence)
 
-        Args:
-            step: Name of the step.
-            body: Takes the step, and returns None if there is no work.
-            plan: The plan of the step; None if the step itself selects it.
-        """
-        if self._stopped.is_set():
-            return False
-        begun = time.monotonic()
-
-        def named(_: str) -> Result | None:
-            with named_failures(self._app, f"{step} of {self._plan.pipeline}"):
-                return body()
-
-        result = result_or_error(self._plan.pipeline, named)
-        if result is None:
-            return False
-        self.add(step, result, time.monotonic() - begun, plan)
-        return not isinstance(result, TidemarkError)
+    def decode_plans(self) -> Iterator[PlanRef]:
+        """Yield plans until no records are left to decode, or until a decode fails."""
+        new_plan = NewDecodePlans()
+        while found := new_plan(self.pipeline).plan:
+            yield found.ref
+            if "error" in self.steps[-1]:
+                return
 
     def add(
         self, step: str, result: Result | TidemarkError, seconds: float, plan: int | None = None
@@ -367,7 +441,77 @@ class _PipelineRun:
         self.codes.append(code)
         level = logging.WARNING if isinstance(result, TidemarkError) else logging.INFO
         known = {key: self.steps[-1].get(key) for key in _LOGGED}
-        log.log(level, "step ended %s", LogFields({"pipeline": self._plan.pipeline, **known}))
+        log.log(level, "step ended %s", LogFields({"pipeline": self.plan.pipeline, **known}))
+
+
+STEPS: Mapping[str, Step[Any]] = {
+    "plan": Step(
+        take=plan,
+        needs_spark=False,
+        title="Select the offsets to read next, and record the plan.",
+        page="Selects and records the offsets that this run reads. Ends the run if there is no "
+        "work. Starts no Spark.",
+    ),
+    "ingest": Step(
+        take=ingest,
+        concurrent=True,
+        left=PipelineRun.open_plan,
+        offsets=offsets_of,
+        reads_kafka=True,
+        title="Plan and land, in one Spark application.",
+        page="Lands each plan in its table, in one transaction, exactly once.",
+        timeout=timedelta(hours=6),
+    ),
+    # Great Expectations checks one plan at a time, and each merge uses its own session.
+    "check": Step(
+        take=check,
+        left=PipelineRun.unchecked_plans,
+        offsets=offsets_of,
+        title="Check the records of a landed plan.",
+        page="Checks the landed rows. If a check fails, the rows stay in the table, unpublished.",
+        timeout=timedelta(hours=2),
+    ),
+    "decode": Step(
+        take=ingest,
+        concurrent=True,
+        has=lambda spec: spec.decode is not None,
+        left=PipelineRun.decode_plans,
+        offsets=offsets_of,
+        title="Decode published records into typed tables.",
+        page="Decodes published records into typed tables. Starts no Spark if none are left.",
+        timeout=timedelta(hours=6),
+    ),
+    "upsert": Step(
+        take=upsert,
+        parse=MergeRef.parse,
+        has=lambda spec: spec.has_upsert,
+        left=lambda _: [None],
+        title="Merge typed rows by key into upsert tables.",
+        page="Merges typed rows by key. Starts no Spark if nothing has changed.",
+        timeout=timedelta(hours=6),
+    ),
+    "publish": Step(
+        take=publish,
+        needs_spark=False,
+        concurrent=True,
+        left=lambda run: [run],
+        page="Reports new versions of the tables, and the landed ranges, as asset events.",
+    ),
+}
+"""The steps of a run. Each works on the results of the steps before it."""
+
+JOBS: Mapping[str, Step[Any]] = {
+    **{name: step for name, step in STEPS.items() if step.needs_spark},
+    "replay_preview": Step(take=preview_replay, parse=ReplayRef.parse, reads_registry=True),
+    # It plans the decodes, which resolves schema ids.
+    "run": Step(
+        take_all=complete,
+        offsets=offsets_of_run,
+        reads_kafka=True,
+        reads_registry=True,
+    ),
+}
+"""Work of Spark, by the name of its entry point in jobs/."""
 
 
 # -- failures of Spark ---------------------------------------------------------------------------

@@ -150,13 +150,13 @@ def _land(chosen: Pipelines, requested_by: str, *, as_json: bool) -> None:
     with phase(f"backfill of {pipeline}", unit="chunks") as show_chunks:
         for each in missing:
             show_chunks(done, len(chunks))
-            landing = chosen.land_chunk(requested_by, each.number, show)
-            outcomes.extend(landing.outcomes)
+            done_now, refusal = chosen.land_chunk(requested_by, each.number, show)
+            outcomes.extend(done_now)
             if outcomes.exit_code != ExitCode.OK:
                 break
             # The other chunks can land after a refused one.
-            refused = landing.refusal or refused
-            done += landing.refusal is None
+            refused = refusal or refused
+            done += refusal is None
         show_chunks(done, len(chunks))
         chunks = backfills.progress(requested_by)
     failed = outcomes.by_pipeline[pipeline] if outcomes.exit_code != ExitCode.OK else None

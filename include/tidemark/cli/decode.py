@@ -12,8 +12,8 @@ from tidemark.app import option_texts
 from tidemark.app.app import App
 from tidemark.app.pipeline import Pipeline
 from tidemark.app.pipelines import Outcomes, for_each
-from tidemark.app.steps import Result
-from tidemark.bronze.ingest.planner import PlanOutcome, PlanResult
+from tidemark.app.steps import STEPS, Result
+from tidemark.bronze.ingest.planner import PlanOutcome
 from tidemark.cli.arguments import (
     AsJson,
     DryRun,
@@ -27,7 +27,6 @@ from tidemark.cli.engine import exit_with, on_engine, print_outcomes
 from tidemark.cli.output import note, out, print_json, print_records, print_table
 from tidemark.cli.payloads import note_undecoded, payload_lines, unnamed_text
 from tidemark.core.errors import TidemarkError
-from tidemark.core.offsets import difference_by_partition
 from tidemark.core.payload_text import MAX_SHOWN_BYTES
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
@@ -62,8 +61,8 @@ _BACKLOG = (
 
 def register(to: typer.Typer) -> None:
     """Add the command to the command line."""
-    to.command(short_help="Decode published records into typed tables.")(decode)
-    to.command(short_help="Merge typed rows by key into upsert tables.")(upsert)
+    to.command(short_help=STEPS["decode"].title)(decode)
+    to.command(short_help=STEPS["upsert"].title)(upsert)
     to.add_typer(app, name="quarantine")
 
 
@@ -334,7 +333,6 @@ def replay(
     tidemark = App.from_environment()
     typed = tidemark.pipeline(pipeline).typed
     wanted = chosen(typed.quarantine.records(), partition, reason)
-    left = offsets_by_topic_id(wanted)
     if dry_run:
         outcomes = Outcomes()
         if wanted:
@@ -346,18 +344,8 @@ def replay(
         _print_previews(outcomes, as_json=as_json)
         return
 
-    def next_plan(typed: Pipeline) -> PlanResult:
-        for topic_id, spans in left.items():
-            result = typed.decoder.replay(topic_id, spans)
-            if result.plan is None:
-                continue
-            if result.plan.topic_id == topic_id:
-                left[topic_id] = difference_by_partition(spans, result.plan.spans())
-            return result
-        return typed.decoder.plan()
-
     next_step = f"next: tidemark upsert {pipeline}" if typed.live_spec.has_upsert else None
-    outcomes = on_engine(tidemark, master, [typed.name]).decode(next_plan)
+    outcomes = on_engine(tidemark, master, [typed.name]).decode(offsets_by_topic_id(wanted))
     _print(outcomes, next_step, as_json=as_json)
 
 

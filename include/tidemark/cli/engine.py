@@ -8,8 +8,8 @@ import typer
 
 from tidemark.app.app import App
 from tidemark.app.pipelines import Outcomes, Pipelines
-from tidemark.app.run import Ref, run
-from tidemark.app.steps import Result
+from tidemark.app.run import run
+from tidemark.app.steps import Ref, Result
 from tidemark.cli.output import job_line, print_records, step
 from tidemark.cli.progress import phase
 from tidemark.core.errors import ExitCode

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +11,8 @@ import typer
 from tidemark.app import option_texts
 from tidemark.app.app import App
 from tidemark.app.pipeline import Pipeline
-from tidemark.app.pipelines import Outcomes, for_each
+from tidemark.app.pipelines import Outcomes, for_each, plan_each
+from tidemark.app.steps import STEPS, plan
 from tidemark.bronze.ingest.ledgers import recorded_plan, refuse_cancelled
 from tidemark.bronze.ingest.planner import PlanOutcome, PlanResult
 from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName, PipelineNames, requester
@@ -22,6 +24,7 @@ from tidemark.cli.output import (
     print_json,
     print_table,
     print_values,
+    step,
 )
 from tidemark.cli.plan import plan_record
 from tidemark.core.plan import PlanRef
@@ -30,8 +33,8 @@ from tidemark.quality.publication_service import landing_of
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    app.command(short_help="Plan and land, in one Spark application.")(ingest)
-    app.command(short_help="Check the records of a landed plan.")(check)
+    app.command(short_help=STEPS["ingest"].title)(ingest)
+    app.command(short_help=STEPS["check"].title)(check)
 
 
 def ingest(
@@ -66,9 +69,9 @@ def ingest(
         return
     chosen = on_engine(app, master, names)
     if plan_number is None:
-        asked_by = requester()
-        plans, outcomes = chosen.plan(lambda each: each.plan(asked_by))
-        refs = [plan.ref for plan in plans]
+        next_plan = partial(plan, requested_by=requester())
+        plans, outcomes = plan_each(app, names, next_plan, step)
+        refs = [each.ref for each in plans]
     else:
         outcomes = Outcomes()
         refs = [PlanRef(pipeline=names[0], sequence=plan_number)]

@@ -6,6 +6,7 @@ from typing import Any
 
 import typer
 
+from tidemark.app import steps
 from tidemark.app.app import App
 from tidemark.bronze.ingest.planner import PlanResult
 from tidemark.cli.arguments import AsJson, DryRun, PipelineName, requester
@@ -14,7 +15,7 @@ from tidemark.cli.output import out, print_json
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
-    app.command(short_help="Select the offsets to read next, and record the plan.")(plan)
+    app.command(short_help=steps.STEPS["plan"].title)(plan)
 
 
 def plan(pipeline: PipelineName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
@@ -24,7 +25,7 @@ def plan(pipeline: PipelineName, dry_run: DryRun = False, as_json: AsJson = Fals
     `tidemark ingest PIPELINE --plan N`. For offsets of your choice see `backfill`.
     """
     planned = App.from_environment().pipeline(pipeline)
-    result = planned.plan(requester(), dry_run=dry_run)
+    result = steps.plan(planned, requester(), dry_run=dry_run)
     size = planned.size_estimate(result.plan) if result.plan else None
     if as_json:
         print_json({**plan_record(result), **(size.as_record() if size else {})})

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import typer
 
 from tidemark.app.app import App
 from tidemark.app.pipeline import Pipeline
-from tidemark.app.pipelines import Outcomes, for_each
-from tidemark.app.steps import remaining_work
+from tidemark.app.pipelines import Outcomes, for_each, plan_each
+from tidemark.app.steps import plan, remaining_work
 from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineNames, requester
 from tidemark.cli.engine import exit_with, on_engine, print_outcomes
-from tidemark.cli.output import out, print_error_record, print_json, print_table
+from tidemark.cli.output import out, print_error_record, print_json, print_table, step
 from tidemark.cli.plan import plan_record
 from tidemark.core.errors import TidemarkError
 from tidemark.core.plan import PlanRef
@@ -50,9 +51,9 @@ def run(
         _print_drafts(app, names, as_json=as_json)
         return
     chosen = on_engine(app, master, names)
-    asked_by = requester()
-    plans, outcomes = chosen.plan(lambda each: each.plan(asked_by))
-    refs = [plan.ref for plan in plans]
+    next_plan = partial(plan, requested_by=requester())
+    plans, outcomes = plan_each(app, names, next_plan, step)
+    refs = [each.ref for each in plans]
     refused = {each["pipeline"]: each for each in outcomes.records if "error" in each}
     others = [record["pipeline"] for record in outcomes.records]
     for name, result in for_each(app, others, remaining_work).items():
