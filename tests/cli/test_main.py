@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import typer
@@ -108,6 +109,14 @@ PASSED_ON = {("airflow",)}
 
 def test_the_version_is_that_of_the_installed_package(command: Command) -> None:
     assert command("--version").out == f"tidemark {version('tidemark-lakehouse')}\n"
+
+
+def test_a_command_builds_one_app(command: Command) -> None:
+    """So it reads the specs once."""
+    for words in ("check prices", "decode prices", "publication list prices", "maintain --dry-run"):
+        with patch.object(App, "__init__", autospec=True, side_effect=App.__init__) as built:
+            command(*words.split())
+        assert built.call_count == 1, words
 
 
 def test_commands_have_json_and_a_dry_run() -> None:

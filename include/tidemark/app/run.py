@@ -19,7 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.app.app import App
-from tidemark.app.steps import JOBS, Ref, Result, complete, outcome
+from tidemark.app.steps import (
+    JOBS,
+    AnyRef,
+    Ref,
+    Result,
+    complete,
+    offsets_of,
+    offsets_of_run,
+    outcome,
+)
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.logs import LogFormat, configure_logging
 from tidemark.core.plan import PlanRef
@@ -27,7 +36,6 @@ from tidemark.spark.engine import Engine, JobRun, Server, ShowTasks, Stop, witho
 from tidemark.spark.sessions import Sessions, disable_value_logging
 from tidemark.spark.submit import RESULT_MARKER, application_name, plan_arguments, submit
 from tidemark.spec.layout import LOG_FOLDER
-from tidemark.spec.ref import MergeRef, ReplayRef
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +134,7 @@ def execute(
     return results, ExitCode(ExitCode.worst(code for _, code in outcomes))
 
 
-def identity(ref: PlanRef | MergeRef | ReplayRef) -> Result:
+def identity(ref: AnyRef) -> Result:
     """Return the values that identify a plan or a merge in results."""
     number = {"plan": ref.sequence} if isinstance(ref, PlanRef) else {}
     return {"pipeline": ref.pipeline, **number}
@@ -147,7 +155,7 @@ def _offsets(app: App, job: str, plans: Sequence[Ref]) -> int | None:
     The number only tunes the JVM. The job reports the error of a plan that cannot be read.
     """
     try:
-        return JOBS[job].offsets(app, plans)
+        return (offsets_of_run if JOBS[job].take_all else offsets_of)(app, plans)
     except TidemarkError as error:
         log.info("size of the job unknown error=%s message=%s", type(error).__name__, error)
         return None

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+AnyRef: TypeAlias = PlanRef | MergeRef | ReplayRef
 Ref = TypeVar("Ref", PlanRef, MergeRef, ReplayRef)
 
 Result: TypeAlias = Mapping[str, Any]
@@ -241,14 +242,15 @@ def _backlog(pipeline: Pipeline) -> DecodeBacklog | None:
     return pipeline.decoder.backlog() if pipeline.spec.decode else None
 
 
-def offsets_of(app: App, plans: Sequence[PlanRef]) -> int | None:
-    """Return the number of offsets of some plans; None if one of them does not exist."""
+def offsets_of(app: App, refs: Sequence[AnyRef]) -> int | None:
+    """Return the number of offsets of some plans; None if one of them is no recorded plan."""
+    plans = [ref for ref in refs if isinstance(ref, PlanRef)]
     found = [app.control.plan_record(plan.pipeline, plan.sequence) for plan in plans]
     sizes = [record.plan.size for record in found if record]
-    return sum(sizes) if len(sizes) == len(plans) else None
+    return sum(sizes) if len(sizes) == len(refs) else None
 
 
-def offsets_of_run(app: App, plans: Sequence[PlanRef]) -> int | None:
+def offsets_of_run(app: App, plans: Sequence[AnyRef]) -> int | None:
     """Return the number of offsets that `complete` reads at most; None if it is unknown."""
     planned = offsets_of(app, plans)
     if planned is None:
@@ -273,7 +275,6 @@ class Step(Generic[Ref]):
         concurrent: Whether plans take the step at the same time, in threads.
         has: Whether a pipeline has the step.
         left: Returns the arguments of `take` that a run of all steps has left.
-        offsets: Returns how many offsets the job reads at most; None if that is unknown.
         reads_kafka: Whether the job gets the Kafka connections of its pipelines.
         reads_registry: Whether the job gets the connections of its pipelines to schema registries.
         title: One line for the list of commands.
@@ -288,7 +289,6 @@ class Step(Generic[Ref]):
     concurrent: bool = False
     has: Callable[[PipelineSpec], bool] = lambda _: True
     left: Callable[[PipelineRun], Iterable[Any]] = lambda _: ()
-    offsets: Callable[[App, Sequence[Ref]], int | None] = lambda _, __: None
     reads_kafka: bool = False
     reads_registry: bool = False
     title: str = ""
@@ -456,7 +456,6 @@ STEPS: Mapping[str, Step[Any]] = {
         take=ingest,
         concurrent=True,
         left=PipelineRun.open_plan,
-        offsets=offsets_of,
         reads_kafka=True,
         title="Plan and land, in one Spark application.",
         page="Lands each plan in its table, in one transaction, exactly once.",
@@ -466,7 +465,6 @@ STEPS: Mapping[str, Step[Any]] = {
     "check": Step(
         take=check,
         left=PipelineRun.unchecked_plans,
-        offsets=offsets_of,
         title="Check the records of a landed plan.",
         page="Checks the landed rows. If a check fails, the rows stay in the table, unpublished.",
         timeout=timedelta(hours=2),
@@ -476,7 +474,6 @@ STEPS: Mapping[str, Step[Any]] = {
         concurrent=True,
         has=lambda spec: spec.decode is not None,
         left=PipelineRun.decode_plans,
-        offsets=offsets_of,
         title="Decode published records into typed tables.",
         page="Decodes published records into typed tables. Starts no Spark if none are left.",
         timeout=timedelta(hours=6),
@@ -506,7 +503,6 @@ JOBS: Mapping[str, Step[Any]] = {
     # It plans the decodes, which resolves schema ids.
     "run": Step(
         take_all=complete,
-        offsets=offsets_of_run,
         reads_kafka=True,
         reads_registry=True,
     ),

@@ -59,8 +59,8 @@ def demo(
     """
     here = App.from_environment()
     folder = (home or here.layout.home / "demo").resolve()
-    _empty(folder)
     app = App.from_environment({"TIDEMARK_HOME": str(folder)})
+    _empty(app)
     try:
         _Demo(app=app, seed=seed).run()
         if sys.stdin.isatty() and sys.stdout.isatty():
@@ -77,8 +77,9 @@ def _wait_for_key(airflow: AirflowStatus) -> None:
         input("Press Enter to stop. ")
 
 
-def _empty(folder: Path) -> None:
+def _empty(app: App) -> None:
     """Empty the demo's folder; refuse a folder that the demo did not create."""
+    folder = app.layout.home
     marker = folder / _MARKER
     if folder.exists() and any(folder.iterdir()):
         if not marker.exists():
@@ -88,7 +89,7 @@ def _empty(folder: Path) -> None:
                 seen=f"files without {_MARKER}",
                 advice="Choose another folder with --home.",
             )
-        stop_all(App.from_environment({"TIDEMARK_HOME": str(folder)}))
+        stop_all(app)
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     marker.touch()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from tidemark.core.errors import TidemarkError, Unforeseen
@@ -58,7 +59,7 @@ def map_in_threads(
     """
     threads = ThreadPoolExecutor(max_workers=at_once)
     try:
-        results = list(threads.map(lambda item: result_or_error(item, step), items))
+        results = list(threads.map(partial(result_or_error, step=step), items))
     except BaseException:
         # The process is exiting. The callers stop the work of the threads before they exit.
         threads.shutdown(wait=False, cancel_futures=True)
