@@ -24,13 +24,13 @@ Measure = Callable[
 ]
 
 LIMITS: Mapping[str, int] = {
-    "plan_of_nothing": 150,
-    "idle_run": 1327,
-    "status": 627,
-    "plan": 242,
-    "ingest": 786,
-    "check": 355,
-    "run": 5557,
+    "plan_of_nothing": 34,
+    "idle_run": 109,
+    "status": 154,
+    "plan": 39,
+    "ingest": 129,
+    "check": 122,
+    "run": 580,
 }
 """Maximum requests of each step. Lower a limit if its step needs fewer; never raise a limit."""
 

@@ -41,6 +41,30 @@ class Fence:
 
 FENCES = (
     Fence(
+        marker="store-commit-creates-its-version",
+        keeps="I2",
+        operation=Replace('"overwrite"'),
+        noticed_by=("tests/delta/test_log_copies.py", "-k", "refused or own_transactions"),
+    ),
+    Fence(
+        marker="store-commit-follows-its-version",
+        keeps="I2",
+        operation=Never(),
+        noticed_by=("tests/delta/test_log_copies.py", "-k", "conflicting"),
+    ),
+    Fence(
+        marker="replaced-table-is-copied-again",
+        keeps="I3",
+        operation=Never(),
+        noticed_by=("tests/delta/test_log_copies.py", "-k", "every_change"),
+    ),
+    Fence(
+        marker="rows-of-the-copied-version",
+        keeps="I3",
+        operation=Never(),
+        noticed_by=("tests/delta/test_log_copies.py", "-k", "before_its_rows"),
+    ),
+    Fence(
         marker="control-commit-is-a-transaction",
         keeps="I2",
         operation=Drop(),

@@ -44,6 +44,7 @@ from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.delta.columns import BRONZE_SCHEMA
 from tidemark.delta.conditional_writes import _proof
+from tidemark.delta.log_copies import forget_copies
 from tidemark.delta.storage import folder_of
 from tidemark.silver.typed.spark_decoder import SparkDecoder
 from tidemark.silver.upsert.spark import SparkMerger
@@ -229,6 +230,8 @@ class StoreHome:
         Raises:
             RuntimeError: The command failed.
         """
+        # As a process of its own.
+        forget_copies()
         printed, errors = io.StringIO(), io.StringIO()
         arguments = ["tidemark", *words, "--json"]
         try:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import Restore
+from tidemark.delta.live_files import table_filesystem
+from tidemark.delta.log_copies import OpenedTable
 
 _RECENT_COMMITS = 50
 
@@ -25,6 +30,78 @@ _NEUTRAL_OPERATIONS = {
 """Delta operations that change no row of a table."""
 _NEUTRAL_KEYS = {"added", "abandoned", "compacted", "fenced"}
 """Metadata keys of Tidemark's commits that change no row."""
+
+
+def history(table: DeltaTable | CommitHistory, limit: int | None = None) -> list[dict[str, Any]]:
+    """Return the information of the newest commits, with their versions, newest first.
+
+    `DeltaTable.history` counts versions backwards from the opened one. If another commit followed
+    since, each commit gets the version of the one before it.
+
+    Args:
+        table: The table.
+        limit: Number of versions; None for all that the log has.
+    """
+    if isinstance(table, CommitHistory):
+        return list(table.history(limit))
+    found = []
+    for version, content in _commits(table, limit):
+        # A commit can have thousands of other actions.
+        lines = (line for line in content.splitlines() if _COMMIT_INFO.match(line))
+        information = json.loads(next(lines, b'{"commitInfo": {}}'))["commitInfo"]
+        found.append({**information, "version": version})
+    return found[::-1]
+
+
+_COMMIT_INFO = re.compile(rb'\s*\{\s*"commitInfo"')
+
+
+def _commits(table: DeltaTable, limit: int | None) -> Iterator[tuple[int, bytes]]:
+    """Yield the content of commits, oldest first; omit those that the log lacks."""
+    end = table.version() + 1
+    first = 0 if limit is None else max(end - limit, 0)
+    versions: Iterable[int] = range(first, end)
+    address = urlsplit(table.table_uri)
+    if isinstance(table, OpenedTable):
+        folder, versions = table.log_with(limit)
+        read = _file_reader(folder)
+    elif address.scheme in ("", "file"):
+        folder = Path(unquote(address.path), "_delta_log")
+        read = _file_reader(folder)
+        if limit is None:
+            found = (int(file.stem) for file in folder.glob(f"{'[0-9]' * 20}.json"))
+            versions = sorted(version for version in found if version < end)
+    else:
+        read = _reader(table)
+    for version in versions:
+        content = read(f"{version:020}.json")
+        if content is not None:
+            yield version, content
+
+
+def _file_reader(folder: Path) -> Callable[[str], bytes | None]:
+    def read(name: str) -> bytes | None:
+        try:
+            return Path(folder, name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    return read
+
+
+def _reader(table: DeltaTable) -> Callable[[str], bytes | None]:
+    """Read files of the log through the storage access of delta-rs."""
+    storage = table_filesystem(table.table_uri)
+
+    def read(name: str) -> bytes | None:
+        try:
+            with storage.open_input_stream(f"_delta_log/{name}") as commit:
+                content: bytes = commit.read()
+                return content
+        except FileNotFoundError:
+            return None
+
+    return read
 
 
 class CommitHistory:
@@ -51,7 +128,7 @@ class CommitHistory:
     def history(self, limit: int | None = None) -> Sequence[dict[str, Any]]:
         """Return the newest commits, newest first; all of them without a limit."""
         if self._limit is not None and (limit is None or limit > self._limit):
-            self._commits, self._limit = self._table.history(limit), limit
+            self._commits, self._limit = history(self._table, limit), limit
         return self._commits[:limit]
 
 
@@ -62,7 +139,7 @@ def restores_since(table: DeltaTable | CommitHistory, version: int) -> tuple[Res
         return ()
     return tuple(
         Restore(at=commit["version"], to=_restored_version(table, commit))
-        for commit in table.history(commits)
+        for commit in history(table, commits)
         if commit.get("operation") == "RESTORE"
     )
 
@@ -102,21 +179,21 @@ def plan_commits(
 
     Reads older commits only if the caller needs more than the recent ones.
     """
-    recent = table.history(_RECENT_COMMITS)
+    recent = history(table, _RECENT_COMMITS)
     yield from _of_plans(recent)
     if len(recent) == _RECENT_COMMITS:
-        yield from _of_plans(table.history()[_RECENT_COMMITS:])
+        yield from _of_plans(history(table)[_RECENT_COMMITS:])
 
 
-def _of_plans(history: Sequence[dict[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    return (commit for commit in commits_with_metadata(history) if "fingerprint" in commit[1])
+def _of_plans(commits: Sequence[dict[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    return (commit for commit in commits_with_metadata(commits) if "fingerprint" in commit[1])
 
 
 def commits_with_metadata(
-    history: Sequence[dict[str, Any]],
+    commits: Sequence[dict[str, Any]],
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Iterate over the versions whose commit has a JSON object as metadata, newest first."""
-    for commit in history:
+    for commit in commits:
         try:
             metadata = json.loads(commit.get("userMetadata") or "null")
         except json.JSONDecodeError:

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Concatenate, ParamSpec, TypeVar
 
 from arro3.core import DataType, Field, Schema
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.core.accounting import RangeCount
@@ -30,6 +30,7 @@ from tidemark.delta.control_repair import translate_control_damage
 from tidemark.delta.delta_errors import translates_delta_errors
 from tidemark.delta.errors import ControlConflict
 from tidemark.delta.ledger_summary import read_pipeline_rows, read_settled_counts
+from tidemark.delta.log_copies import append_rows, with_files
 from tidemark.delta.published_view import EFFECTIVE_DECISIONS
 from tidemark.delta.table_checks import check_names
 from tidemark.delta.table_io import (
@@ -122,7 +123,7 @@ class DeltaControlTable:
     @_reading
     def ledger(self, pipeline: str) -> Ledger:
         """Return the pipeline's current state, with every plan."""
-        table = open_if_exists(self._uri)
+        table = self._with_rows(pipeline)
         if table is None:
             return Ledger(pipeline=pipeline)
         rows = python_rows(table.scan(predicate=f"pipeline = '{pipeline}'").read_all())
@@ -148,6 +149,7 @@ class DeltaControlTable:
     def _summed_up(self, table: DeltaTable, pipeline: str) -> Ledger:
         if not _has_all_columns(table):
             return self.ledger(pipeline)
+        table = with_files(table, _of_pipelines(pipeline))
         found = read_pipeline_rows(table, pipeline)
         newest = table.transaction_version(pipeline) or 0
         return Ledger.fold(
@@ -163,7 +165,7 @@ class DeltaControlTable:
         self, pipeline: str, topic_id: str, partition: int, window: Span
     ) -> Mapping[int, Sequence[RangeCount]]:
         """Return the counts of the plans that `summary` has only in its totals, in a window."""
-        table = open_if_exists(self._uri)
+        table = self._with_rows(pipeline)
         if table is None or not _has_all_columns(table):
             return {}
         return read_settled_counts(table, pipeline, topic_id, partition, window)
@@ -171,13 +173,13 @@ class DeltaControlTable:
     @_reading
     def throughput(self, pipeline: str) -> Throughput:
         """Return the durations and sizes of the newest landed live plans."""
-        table = open_if_exists(self._uri)
+        table = self._with_rows(pipeline)
         return Throughput() if table is None else _read_throughput(table, pipeline)
 
     @_reading
     def recorded_at(self, pipeline: str, event: EventKind) -> Mapping[int, datetime]:
         """Return the first time at which an event of each plan was recorded."""
-        table = open_if_exists(self._uri)
+        table = self._with_rows(pipeline)
         if table is None:
             return {}
         rows = query_rows(
@@ -192,7 +194,7 @@ class DeltaControlTable:
     @_reading
     def publication_statuses(self, pipeline: str) -> Mapping[int, PublicationStatus]:
         """See `ControlReader.publication_statuses`."""
-        table = open_if_exists(self._uri)
+        table = self._with_rows(pipeline)
         if table is None or not _has_all_columns(table):
             return {}
         effective = EFFECTIVE_DECISIONS.format(control="t", pipeline=pipeline)
@@ -205,7 +207,7 @@ class DeltaControlTable:
     @_reading
     def accepted_losses(self, pipeline: str) -> Sequence[tuple[datetime, LossAccepted]]:
         """Return the accepted losses with the times of their events, oldest first."""
-        table = open_if_exists(self._uri)
+        table = self._with_rows(pipeline)
         if table is None:
             return ()
         wanted = f"pipeline = '{pipeline}' AND event = '{EventKind.LOSS_ACCEPTED}'"
@@ -224,7 +226,7 @@ class DeltaControlTable:
         return self._plan_records(plans)
 
     def _plan_records(self, plans: Collection[PlanRef]) -> Mapping[PlanRef, PlanRecord]:
-        table = open_if_exists(self._uri) if plans else None
+        table = self._with_rows(*{plan.pipeline for plan in plans}) if plans else None
         if table is None:
             return {}
         rows = _rows_of_plans(table, plans)
@@ -249,7 +251,7 @@ class DeltaControlTable:
     @_reading
     def plans_of(self, pipeline: str, origin: PlanOrigin) -> list[PlanRecord]:
         """See `ControlReader.plans_of`."""
-        table = open_if_exists(self._uri)
+        table = self._with_rows(pipeline)
         if table is None:
             return []
         requested_by, chunk = origin_columns(origin)
@@ -271,7 +273,7 @@ class DeltaControlTable:
     @_reading
     def plan_history(self, pipeline: str, first: int, end: int) -> list[PlanEntry]:
         """Return the plans with numbers `[first, end)` and their events, newest first."""
-        table = open_if_exists(self._uri)
+        table = self._with_rows(pipeline)
         if table is None:
             return []
 
@@ -291,7 +293,7 @@ class DeltaControlTable:
         self, pipeline: str, requested_by: str | None = None
     ) -> Sequence[BackfillRequested]:
         """Return the backfill requests, oldest first, optionally of one requester."""
-        table = open_if_exists(self._uri)
+        table = self._with_rows(pipeline)
         if table is None or "chunk" not in {field.name for field in table.schema().fields}:
             return ()
         wanted = f"pipeline = '{pipeline}' AND event = '{EventKind.BACKFILL_REQUESTED}'"
@@ -299,6 +301,11 @@ class DeltaControlTable:
             wanted += f" AND requested_by = {_quoted(requested_by)}"
         history = decode(pipeline, python_rows(table.scan(predicate=wanted).read_all()))
         return backfill_requests(history)
+
+    def _with_rows(self, *pipelines: str) -> DeltaTable | None:
+        """Open the table with the rows of some pipelines; None if it does not exist."""
+        table = open_if_exists(self._uri)
+        return None if table is None else with_files(table, _of_pipelines(*pipelines))
 
     def append(
         self, ledger: CheckedLedger, events: Sequence[ControlEvent], recorded_at: datetime
@@ -317,10 +324,9 @@ class DeltaControlTable:
             raise conflict
         rows = encode(ledger.pipeline, number, recorded_at, events)
         try:
-            write_deltalake(
+            append_rows(
                 table,
                 arrow_table(rows, COLUMNS),
-                mode="append",
                 # Adds columns that an older table lacks.
                 schema_mode="merge",
                 commit_properties=CommitProperties(
@@ -369,6 +375,11 @@ class DeltaControlTable:
             # Another process created the table since `open_if_exists`.
             log.debug("another process created the control table uri=%s", self._uri)
         return DeltaTable(self._uri)
+
+
+def _of_pipelines(*pipelines: str) -> str:
+    """Return the SQL condition of the rows of some pipelines, by the partition column."""
+    return f"pipeline IN ({', '.join(map(_quoted, sorted(pipelines)))})"
 
 
 def _rows_of_plans(table: DeltaTable, plans: Collection[PlanRef]) -> list[Row]:

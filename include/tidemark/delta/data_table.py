@@ -54,6 +54,7 @@ from tidemark.delta.errors import (
 )
 from tidemark.delta.landed_files import added_file
 from tidemark.delta.live_files import files_at, table_filesystem
+from tidemark.delta.log_copies import with_rows
 from tidemark.delta.plan_counts import records_by_range
 from tidemark.delta.plan_removal import (
     files_with_plan,
@@ -77,7 +78,7 @@ from tidemark.delta.table_checks import (
     field_types,
     missing_fields,
 )
-from tidemark.delta.table_io import open_if_exists
+from tidemark.delta.table_io import newest_table, open_if_exists
 from tidemark.delta.table_properties import DATA_TABLE_PROPERTIES
 from tidemark.delta.unreadable_files import check_readable, raise_if_unreadable
 from tidemark.delta.widened_maps import has_widened_maps
@@ -149,7 +150,7 @@ class DeltaDataTable:
 
     def current_landing(self, plan: Plan) -> Landing:
         """Count a plan's rows in the newest version, added by any commit."""
-        return _landing(DeltaTable(self._uri), plan)
+        return _landing(newest_table(self._uri), plan)
 
     def offsets_without_rows(self, plan: Plan) -> Mapping[int, SpanSet]:
         """Return the offsets of a landed plan without a row, by partition."""
@@ -157,7 +158,7 @@ class DeltaDataTable:
 
     def plan_spans(self, sequence: int) -> Mapping[int, SpanSet]:
         """Return the offsets with a row of one plan, by partition."""
-        return row_queries.plan_spans(DeltaTable(self._uri), sequence)
+        return row_queries.plan_spans(newest_table(self._uri), sequence)
 
     def size(self) -> TableSize:
         """Return the number and the size of rows of the newest version, by the log."""
@@ -262,9 +263,9 @@ class DeltaDataTable:
             digest: Its `commit_digest` when it was read. A copy in place of the table may have
                 another commit of this version, or none. Without a digest, the changes are unknown.
         """
-        table = DeltaTable(self._uri)
+        table = newest_table(self._uri)
         missing = table.version() - version
-        commits = table.history(missing) if missing > 0 else []
+        commits = commit_log.history(table, missing) if missing > 0 else []
         # fence: changes-start-at-the-commit-that-was-read
         if digest is None or self.commit_digest(version) != digest:
             return None
@@ -288,9 +289,9 @@ class DeltaDataTable:
     def removal_versions(self) -> Mapping[int, Sequence[int]]:
         """Return the versions that removed rows of each plan, as far back as the log reaches."""
         table = open_if_exists(self._uri)
-        commits = () if table is None else commit_log.commits_with_metadata(table.history())
+        history = [] if table is None else commit_log.history(table)
         versions: dict[int, list[int]] = {}
-        for version, metadata in commits:
+        for version, metadata in commit_log.commits_with_metadata(history):
             if "removed_plan" in metadata:
                 versions.setdefault(metadata["removed_plan"], []).append(version)
         return versions
@@ -298,17 +299,17 @@ class DeltaDataTable:
     def fences(self, pipeline: str) -> Mapping[str, Fence]:  # noqa: ARG002  the port's
         """See `DataLog.fences`; the table belongs to one pipeline."""
         table = open_if_exists(self._uri)
-        commits = () if table is None else commit_log.commits_with_metadata(table.history())
+        history = [] if table is None else commit_log.history(table)
         return {
             app_id: Fence(version, metadata["requested_by"], before)
-            for version, metadata in commits
+            for version, metadata in commit_log.commits_with_metadata(history)
             for app_id, before in metadata.get("fenced", {}).items()
         }
 
     def log_start(self) -> int:
         """See `DataLog.log_start`; maintenance removes old commits."""
         table = open_if_exists(self._uri)
-        return 0 if table is None else min(each["version"] for each in table.history())
+        return 0 if table is None else min(each["version"] for each in commit_log.history(table))
 
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
         """Return plan and record of each row at some offsets of one partition."""
@@ -387,7 +388,7 @@ class DeltaDataTable:
         metadata = {"userMetadata": json.dumps({"added": added})}
         try:
             write_deltalake(
-                table,
+                with_rows(table),
                 schema.empty_table(),
                 mode="append",
                 schema_mode="merge",
@@ -428,7 +429,7 @@ class DeltaDataTable:
         )
         try:
             write_deltalake(
-                table,
+                with_rows(table),
                 pa.schema(schema.to_arrow()).empty_table(),
                 mode="overwrite",
                 schema_mode="overwrite",
@@ -502,7 +503,7 @@ class DeltaDataTable:
         """
         try:
             # Delta refuses the commit if a later one conflicts with this version.
-            table = DeltaTable(self._uri)
+            table = newest_table(self._uri)
             self._check(table, plan.pipeline)  # fence: landing-into-an-altered-table-is-refused
             # fence: landing-into-an-older-copy-is-refused
             self._check_not_older(table, plan, seen)
@@ -639,7 +640,7 @@ class DeltaDataTable:
 
     def _bytes_to_rewrite(self, plan: Plan) -> int:
         """Return the size of the files that have rows of a plan and of others."""
-        return sum(file.size for file in files_with_plan(DeltaTable(self._uri), plan.sequence)[1])
+        return sum(file.size for file in files_with_plan(newest_table(self._uri), plan.sequence)[1])
 
     def _remove_rows(
         self,
@@ -756,7 +757,7 @@ class DeltaDataTable:
             if open_if_exists(self._uri) is None:
                 raise
             log.info("another process created the table pipeline=%s uri=%s", pipeline, self._uri)
-        return DeltaTable(self._uri)
+        return newest_table(self._uri)
 
 
 @translates_delta_errors

@@ -14,6 +14,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyarrow.dataset import Dataset, Scanner
 
+from tidemark.delta.log_copies import with_rows
 from tidemark.delta.widened_maps import has_widened_maps, widened_batches, widened_schema
 
 
@@ -70,7 +71,7 @@ class DeltaDataset(Dataset):  # type: ignore[misc]  # pyarrow ships no types
             if batches is not None:
                 schema = widened_schema(self._table, columns)
                 return pa.RecordBatchReader.from_batches(schema, batches)
-        return pa.RecordBatchReader.from_stream(self._table.scan(columns=columns))
+        return pa.RecordBatchReader.from_stream(with_rows(self._table).scan(columns=columns))
 
 
 class _Scanner(Scanner):  # type: ignore[misc]  # pyarrow ships no types

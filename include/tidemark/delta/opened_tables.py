@@ -32,8 +32,8 @@ def tables_opened_once() -> Iterator[None]:
 def reopen_tables() -> None:
     """Update the tables of the innermost `tables_opened_once` block to their newest state.
 
-    Only newer commits are read. So a table that was removed, or removed and created again, may keep
-    its previous state until the end of the block.
+    On a local disk, only newer commits are read. So a table that was removed, or removed and
+    created again, may keep its previous state until the end of the block.
     """
     tables = _opened.get()
     if not tables:
@@ -41,9 +41,11 @@ def reopen_tables() -> None:
     # DAG files import this module, and delta-rs takes long to load.
     from deltalake.exceptions import DeltaError
 
+    from tidemark.delta.log_copies import OpenedTable
+
     for uri, table in [*tables.items()]:
         try:
-            if table is None:
+            if table is None or isinstance(table, OpenedTable):
                 del tables[uri]
             else:
                 table.update_incremental()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from tidemark.delta.conditional_writes import missing_storage_proofs, prove_conditional_writes
+from tidemark.delta.log_copies import append_rows
 from tidemark.delta.table_checks import check_names
 from tidemark.delta.table_io import open_if_exists
 from tidemark.delta.table_properties import KEEP_OLD_COMMITS
@@ -45,9 +46,7 @@ def append_shared(
     table = open_if_exists(uri) or _created(uri, schema, partition_by, append_only)
     check_names(table, uri)
     properties = CommitProperties(app_transactions=missing_storage_proofs(table, uri))
-    write_deltalake(
-        table, rows, mode="append", schema_mode=schema_mode, commit_properties=properties
-    )
+    append_rows(table, rows, schema_mode=schema_mode, commit_properties=properties)
 
 
 def _created(uri: str, schema: Any, partition_by: Sequence[str], append_only: bool) -> DeltaTable:

@@ -21,6 +21,7 @@ from deltalake.exceptions import TableNotFoundError
 from tidemark.core.plan import PlanRef
 from tidemark.delta.delta_errors import os_error_number, tidemark_error
 from tidemark.delta.errors import DeltaLogDamaged
+from tidemark.delta.log_copies import open_copied, with_rows
 from tidemark.delta.opened_tables import opened_tables
 
 TIMESTAMP = DataType.timestamp("us", tz="UTC")
@@ -46,7 +47,19 @@ def open_if_exists(uri: str) -> DeltaTable | None:
     return tables[uri]
 
 
+def newest_table(uri: str) -> DeltaTable:
+    """Open the newest version of a table.
+
+    Raises:
+        TableNotFoundError: It does not exist.
+    """
+    return open_copied(uri) or DeltaTable(uri)
+
+
 def _open_if_exists(uri: str) -> DeltaTable | None:
+    copied = open_copied(uri)
+    if copied is not None:
+        return copied
     try:
         return DeltaTable(uri)
     except TableNotFoundError as missing:
@@ -125,8 +138,9 @@ def query_table(table: DeltaTable, sql: str) -> Any:
     Raises:
         UnreadableFile: A file of the table cannot be read.
     """
+    rows = with_rows(table)
     try:
-        return QueryBuilder().register("t", table).execute(sql).read_all()
+        return QueryBuilder().register("t", rows).execute(sql).read_all()
     except Exception as failed:  # delta-rs raises a plain Exception here
         from tidemark.delta.unreadable_files import raise_if_unreadable
 

@@ -15,6 +15,7 @@ from deltalake.schema import StructType
 
 from tidemark.core.ledger import Ledger
 from tidemark.core.table_state import TableSize
+from tidemark.delta.log_copies import with_rows
 from tidemark.delta.table_io import open_if_exists, query_rows
 from tidemark.delta.unreadable_files import translate_read_errors
 from tidemark.spec.decode import REST
@@ -130,7 +131,7 @@ def _count_names(table: DeltaTable, rest: str, first: int, last: int) -> Unnamed
 
     plans = f"plan_sequence BETWEEN {first} AND {last}"
     (counted,) = query_rows(table, f"SELECT count(*) AS decoded FROM t WHERE {plans}")
-    session = QueryBuilder().register("t", table)
+    session = QueryBuilder().register("t", with_rows(table))
     session.execute(f"SET datafusion.execution.batch_size = {_ROWS_AT_ONCE}").read_all()
     texts = session.execute(f"SELECT {rest} AS rest FROM t WHERE {plans} AND {rest} IS NOT NULL")
     with duckdb.connect() as connection:

@@ -8,7 +8,7 @@ from typing import Any
 from deltalake import DeltaTable, Field, Schema
 
 from tidemark.delta.columns import BRONZE_SCHEMA, delta_type, nullable_column
-from tidemark.delta.commit_log import changes_no_rows, commits_with_metadata
+from tidemark.delta.commit_log import changes_no_rows, commits_with_metadata, history
 from tidemark.delta.data_table import DataTableSnapshot, DeltaDataTable
 from tidemark.delta.delta_errors import translates_delta_errors
 from tidemark.delta.errors import ColumnsDiffer
@@ -81,7 +81,7 @@ class DeltaUpsertTable:
             -1 if the newest merge read another typed table.
         """
         table = open_if_exists(self._uri)
-        commits = commits_with_metadata(table.history(_SEARCHED_COMMITS)) if table else ()
+        commits = commits_with_metadata(history(table, _SEARCHED_COMMITS)) if table else ()
         newest = next((each["merge"] for _, each in commits if "merge" in each), None)
         if newest is None:
             return None
@@ -146,7 +146,7 @@ class DeltaUpsertTable:
             return None
         merges = [
             metadata["merge"]
-            for _, metadata in commits_with_metadata(table.history(newer))
+            for _, metadata in commits_with_metadata(history(table, newer))
             if "merge" in metadata
         ]
         if not merges:
@@ -174,9 +174,9 @@ def version_of_merge(table: DataTableSnapshot, typed_version: int) -> int | None
 
 def _merges(table: DeltaTable) -> Iterator[Mapping[str, Any]]:
     """Yield the metadata of merges, newest first; stop at a commit that may have changed rows."""
-    history = table.history(_SEARCHED_COMMITS)
-    stored = dict(commits_with_metadata(history))
-    for commit in history:
+    commits = history(table, _SEARCHED_COMMITS)
+    stored = dict(commits_with_metadata(commits))
+    for commit in commits:
         metadata = stored.get(commit["version"], {})
         if "merge" in metadata:
             yield metadata["merge"]

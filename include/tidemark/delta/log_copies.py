@@ -1,0 +1,480 @@
+"""Tables in object stores, opened from a copy of their log (docs/adr/0029-copies-of-logs.md).
+
+delta-rs opens a table in an object store with 13 + 2n requests, for n commits after the newest
+checkpoint, and reads these commits again for each transaction. A copy of the log takes 3 + n
+concurrent requests. Later looks at it take one, and show whether another table has replaced it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from shutil import rmtree
+from tempfile import TemporaryDirectory, mkdtemp
+from threading import Lock
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote
+from uuid import uuid4
+from weakref import finalize
+
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from tidemark.delta.store_commits import create_commit
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore, RetryConfig
+
+log = logging.getLogger(__name__)
+
+_CONCURRENT_READS = 32
+_LOOKS = 5
+"""Looks at a log whose files are replaced meanwhile."""
+_KEPT = 64
+"""Tables of which a process keeps a copy."""
+_COPIED_BYTES = 8 * 1024 * 1024
+"""Bytes of data files that `with_files` copies at most."""
+_COPIED_FILES = 64
+_RETRIES = 15
+"""As delta-rs by default."""
+_PAUSE_S = 60.0
+"""Time after a failure of the storage in which delta-rs opens the table."""
+_TRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
+"""Retries of a request. delta-rs then tries for longer."""
+
+_LOG = "_delta_log"
+_FILE = re.compile(r"(\d{20})\.(?:json|checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet)")
+"""A commit, a checkpoint, or a part of one: number of the part, and number of parts."""
+_COMMIT = re.compile(rf"{_LOG}/\d{{20}}\.json")
+_OTHER_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\.[^.]*-[^.]*\.(?:json|parquet)")
+"""A checkpoint with a unique name, which may refer to further files."""
+
+Tags: TypeAlias = Mapping[str, str]
+"""Entity tags of files of a log, by name. Another content has another tag."""
+
+
+class _NotCopied(Exception):
+    """The log cannot be copied: delta-rs opens the table itself, or names the error."""
+
+
+class _Replaced(Exception):
+    """Another process replaced or removed files of the log since they were listed."""
+
+
+class _Folder:
+    """A temporary folder with a log, removed with the last object that uses it.
+
+    A forked process does not remove folders of its parent.
+    """
+
+    def __init__(self) -> None:
+        self.path = Path(mkdtemp(prefix="tidemark-log-"))
+        (self.path / _LOG).mkdir()
+        finalize(self, _remove, self.path, os.getpid())
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file of the table. A concurrent reader sees all of it or none."""
+        target = self.path / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".{uuid4()}")
+        part.write_bytes(content)
+        part.replace(target)
+
+    def has(self, path: str) -> bool:
+        """Whether a file of the table is there."""
+        return (self.path / path).exists()
+
+
+def _remove(folder: Path, process: int) -> None:
+    if os.getpid() == process:
+        rmtree(folder, ignore_errors=True)
+
+
+class LogCopy:
+    """A copy of the log of one table: the newest checkpoint, and the commits after it.
+
+    Args:
+        uri: The table.
+        store: The folder of the table.
+    """
+
+    def __init__(self, uri: str, store: ObjectStore) -> None:
+        self.uri = uri.rstrip("/")
+        self._store = store
+        self._lock = Lock()
+        self._since: int | None = None
+        self._tags: Tags = {}
+        self._folder = _Folder()
+        self._opened: OpenedTable | None = None
+
+    def open(self) -> OpenedTable:
+        """Return the newest version; the same object if the log is unchanged. Takes one request."""
+        with self._lock:
+            for _ in range(_LOOKS):
+                with suppress(_Replaced):
+                    return self._look()
+        raise _NotCopied
+
+    def _look(self) -> OpenedTable:
+        is_known = self._since is not None
+        since = self._since if self._since is not None else self._last_checkpoint()
+        found = self._list(since)
+        checkpoint = _newest_checkpoint(found)
+        if checkpoint is None and since:
+            # Maintenance has removed the checkpoint, or another table replaced this one.
+            self._since = None
+            raise _Replaced if is_known else _NotCopied
+        _check_contiguous(found, checkpoint)
+        tags = {name: tag for name, tag in found.items() if _version(name) >= (checkpoint or 0)}
+        if self._opened is not None and tags == self._tags:
+            return self._opened
+        # fence: replaced-table-is-copied-again
+        if any(found.get(name) != tag for name, tag in self._tags.items()):
+            self._folder, self._tags = _Folder(), {}
+        self._copy({name: tag for name, tag in tags.items() if name not in self._tags})
+        self._tags, self._since = tags, checkpoint or 0
+        self._opened = OpenedTable(self, self._folder, tags)
+        return self._opened
+
+    def _last_checkpoint(self) -> int:
+        try:
+            return int(json.loads(self._read(f"{_LOG}/_last_checkpoint"))["version"])
+        except FileNotFoundError:
+            return 0
+
+    def _list(self, since: int) -> dict[str, str]:
+        """Return the tags of the commits and checkpoints from a version on."""
+        found: dict[str, str] = {}
+        offset = f"{_LOG}/{since:020}" if since else None
+        for page in self._store.list(_LOG, offset=offset):
+            for each in page:
+                name = each["path"].rpartition(f"{_LOG}/")[2]
+                if _FILE.fullmatch(name) and each["e_tag"]:
+                    found[name] = each["e_tag"]
+                elif _FILE.fullmatch(name) or _OTHER_CHECKPOINT.fullmatch(name):
+                    raise _NotCopied
+        if not found and not since:
+            raise _NotCopied
+        return found
+
+    def _read(self, path: str) -> bytes:
+        return bytes(self._store.get(path).bytes())
+
+    def _copy(self, tags: Tags) -> None:
+        """Copy files of the log.
+
+        Raises:
+            _Replaced: A file is missing, or differs from the listed one.
+        """
+
+        def copy(name: str) -> None:
+            try:
+                answer = self._store.get(f"{_LOG}/{name}")
+                content = bytes(answer.bytes())
+            except FileNotFoundError as missing:
+                raise _Replaced from missing
+            if answer.meta["e_tag"] != tags[name]:
+                raise _Replaced
+            self._folder.write(f"{_LOG}/{name}", content)
+
+        _for_each(copy, tags)
+
+    def add(self, paths: Iterable[str], folder: _Folder) -> None:
+        """Copy files of the table that a folder lacks, if they exist."""
+
+        def copy(path: str) -> None:
+            with suppress(FileNotFoundError):
+                folder.write(path, self._read(path))
+
+        _for_each(copy, [path for path in paths if not folder.has(path)])
+
+    def commits(self) -> frozenset[int]:
+        """Return the versions whose commit the log has."""
+        names = (each["path"] for page in self._store.list(_LOG) for each in page)
+        return frozenset(
+            _version(name.rpartition("/")[2]) for name in names if _COMMIT.fullmatch(name)
+        )
+
+    def create(self, written: Path, table: OpenedTable, *, retries: int) -> None:
+        """Create the commit that delta-rs has made in a folder, and the files that it adds.
+
+        Args:
+            written: The folder, with a copy of the log.
+            table: The version that the commit follows.
+            retries: See `create_commit`.
+
+        Raises:
+            CommitFailedError: See `create_commit`; or another table replaced this one.
+        """
+        version = table.version() + 1
+        commit = Path(written, _commit_path(version))
+        if not commit.exists():
+            return
+        newest = f"{version - 1:020}.json"
+        # fence: store-commit-follows-its-version
+        if self._list(version - 1).get(newest) != table.tags.get(newest):
+            raise CommitFailedError(f"another table replaced version {version - 1}")
+        data = [each for each in written.rglob("*.parquet") if each.parent.name != _LOG]
+
+        def put(file: Path) -> None:
+            self._store.put(file.relative_to(written).as_posix(), file.read_bytes())
+
+        _for_each(put, data)
+        created = create_commit(self._store, version, commit.read_bytes(), retries=retries)
+        checkpoint = Path(written, _LOG, f"{version:020}.checkpoint.parquet")
+        if created == version and checkpoint.exists():
+            # In this order: a reader of the second file expects the first.
+            put(checkpoint)
+            put(Path(written, _LOG, "_last_checkpoint"))
+
+
+class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
+    """One version of a table in an object store: what its log says needs no further request.
+
+    Args:
+        copy: The copy of the log.
+        folder: Its folder.
+        tags: Its files.
+    """
+
+    def __init__(self, copy: LogCopy, folder: _Folder, tags: Tags) -> None:
+        super().__init__(folder.path)
+        self._copy = copy
+        self._folder = folder
+        self.tags = tags
+        self._whole: DeltaTable | None = None
+        self._local: DeltaTable | None = None
+
+    @property
+    def table_uri(self) -> str:
+        """The URI of the table, as delta-rs gives it."""
+        return f"{self._copy.uri}/"
+
+    def file_uris(self, *arguments: Any, **options: Any) -> list[str]:
+        """Return the URIs of live files, as `DeltaTable.file_uris`."""
+        return [f"{self.table_uri}{path}" for path in self._paths(*arguments, **options)]
+
+    def _paths(self, *arguments: Any, **options: Any) -> list[str]:
+        found = super().file_uris(*arguments, **options)
+        return [uri.removeprefix(f"{self._folder.path}/") for uri in found]
+
+    def log_with(self, limit: int | None) -> tuple[Path, Iterable[int]]:
+        """Return the folder of the log, with some of the newest commits, and their versions.
+
+        Args:
+            limit: Number of commits; None for all that the log has.
+        """
+        end = self.version() + 1
+        wanted: Iterable[int] = (
+            range(max(end - limit, 0), end)
+            if limit is not None
+            else sorted(version for version in self._copy.commits() if version < end)
+        )
+        self._copy.add(map(_commit_path, wanted), self._folder)
+        return self._folder.path / _LOG, wanted
+
+    def with_rows(self) -> DeltaTable:
+        """Return this version as delta-rs opens it, which reads and rewrites rows.
+
+        Raises:
+            DeltaError: Another table replaced this one.
+        """
+        if self._whole is None:
+            whole = DeltaTable(self._copy.uri, version=self.version())
+            same = whole.metadata().id == self.metadata().id
+            # fence: rows-of-the-copied-version
+            if not same or sorted(whole.file_uris()) != sorted(self.file_uris()):
+                raise DeltaError(f"another table replaced version {self.version()}")
+            self._whole = whole
+        return self._whole
+
+    def with_files(self, condition: str) -> DeltaTable:
+        """Return this version with the rows that meet a condition, of a table without payload.
+
+        Copies small files to the temporary folder, with one request each.
+
+        Args:
+            condition: An SQL condition on partition columns and columns with statistics.
+        """
+        if "deletionVectors" in (self.protocol().reader_features or ()):
+            return self.with_rows()
+        files = self.get_add_actions(flatten=True)
+        sizes = {
+            unquote(path): size
+            for path, size in zip(
+                files.column("path").to_pylist(),
+                files.column("size_bytes").to_pylist(),
+                strict=True,
+            )
+        }
+        paths = self._paths(file_pruning_predicate=condition)
+        if len(paths) > _COPIED_FILES or sum(sizes[path] for path in paths) > _COPIED_BYTES:
+            return self.with_rows()
+        self._copy.add(paths, self._folder)
+        if not all(self._folder.has(path) for path in paths):
+            return self.with_rows()
+        if self._local is None:
+            self._local = DeltaTable(self._folder.path, version=self.version())
+        return self._local
+
+    def commit(self, write: Callable[[DeltaTable], None], properties: CommitProperties) -> None:
+        """Commit what delta-rs writes to a copy of this version. It must read no rows.
+
+        Raises:
+            CommitFailedError: See `create_commit`.
+        """
+        given = properties.max_commit_retries
+        with TemporaryDirectory(prefix="tidemark-commit-") as folder:
+            log = Path(folder, _LOG)
+            log.mkdir()
+            for file in Path(self._folder.path, _LOG).iterdir():
+                if _FILE.fullmatch(file.name) and _version(file.name) <= self.version():
+                    os.link(file, log / file.name)
+            write(DeltaTable(folder))
+            with _as_delta_errors():
+                self._copy.create(Path(folder), self, retries=_RETRIES if given is None else given)
+
+    def create_write_transaction(
+        self, *arguments: Any, commit_properties: CommitProperties, **options: Any
+    ) -> None:
+        """Commit actions, as `DeltaTable.create_write_transaction`."""
+
+        def write(table: DeltaTable) -> None:
+            table.create_write_transaction(
+                *arguments, commit_properties=commit_properties, **options
+            )
+
+        self.commit(write, commit_properties)
+
+
+def with_rows(table: DeltaTable) -> DeltaTable:
+    """Return a table that delta-rs can query and rewrite."""
+    return table.with_rows() if isinstance(table, OpenedTable) else table
+
+
+def with_files(table: DeltaTable, condition: str) -> DeltaTable:
+    """Return a table without payload whose rows that meet a condition can be queried."""
+    return table.with_files(condition) if isinstance(table, OpenedTable) else table
+
+
+def append_rows(
+    table: DeltaTable, rows: Any, *, commit_properties: CommitProperties, **options: Any
+) -> None:
+    """Append rows in one commit, as `write_deltalake`."""
+
+    def write(table: DeltaTable) -> None:
+        write_deltalake(table, rows, mode="append", commit_properties=commit_properties, **options)
+
+    if isinstance(table, OpenedTable):
+        table.commit(write, commit_properties)
+    else:
+        write(table)
+
+
+def open_copied(uri: str) -> OpenedTable | None:
+    """Open the newest version of a table by a copy of its log.
+
+    Returns:
+        None if the log cannot be copied: a table on a local disk, in a storage other than S3, Azure
+        and GCS, without a log, or with an error, which delta-rs then reports.
+    """
+    if not is_copied(uri):
+        return None
+    try:
+        return _copy_of(uri).open()
+    except Exception as failed:  # noqa: BLE001  delta-rs opens the table, and its errors have names
+        with _adding:
+            _copies.pop(uri, None)
+            if not isinstance(failed, _NotCopied):
+                log.info("log not copied uri=%s error=%s", uri, type(failed).__name__)
+                _failed_at[uri] = monotonic()
+        return None
+
+
+def is_copied(uri: str) -> bool:
+    """Whether to open a table from a copy of its log: one in an object store that can be read."""
+    if "://" not in uri or uri.startswith("file:") or os.environ.get("AWS_S3_LOCKING_PROVIDER"):
+        return False
+    return monotonic() - _failed_at.get(uri, -_PAUSE_S) >= _PAUSE_S
+
+
+def _copy_of(uri: str) -> LogCopy:
+    from obstore.store import LocalStore, from_url
+
+    with _adding:
+        copy = _copies.pop(uri, None)
+        if copy is None:
+            store = from_url(uri, retry_config=_TRIES) if "://" in uri else LocalStore(uri)
+            copy = LogCopy(uri, store)
+        _copies[uri] = copy
+        while len(_copies) > _KEPT:
+            del _copies[next(iter(_copies))]
+        return copy
+
+
+def forget_copies() -> None:
+    """Remove all copies, as in a new process."""
+    global _adding
+    _adding = Lock()
+    _copies.clear()
+    _failed_at.clear()
+
+
+_copies: dict[str, LogCopy] = {}
+_failed_at: dict[str, float] = {}
+"""Seconds of `monotonic` at which a storage failed, by table."""
+_adding = Lock()
+os.register_at_fork(after_in_child=forget_copies)
+
+
+@contextmanager
+def _as_delta_errors() -> Iterator[None]:
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except BaseError as failed:
+        raise DeltaError(str(failed)) from failed
+
+
+def _for_each(do: Callable[[Any], None], items: Iterable[Any]) -> None:
+    """Call a function with each item, concurrently; raises the first error."""
+    with ThreadPoolExecutor(_CONCURRENT_READS) as threads:
+        list(threads.map(do, items))
+
+
+def _version(name: str) -> int:
+    return int(name[:20])
+
+
+def _commit_path(version: int) -> str:
+    return f"{_LOG}/{version:020}.json"
+
+
+def _newest_checkpoint(names: Iterable[str]) -> int | None:
+    """Return the version of the newest checkpoint with all of its parts."""
+    parts = Counter(
+        (_version(name), int(found[2] or 1))
+        for name in names
+        if "checkpoint" in name and (found := _FILE.fullmatch(name))
+    )
+    complete = (version for (version, needed), count in parts.items() if count == needed)
+    return max(complete, default=None)
+
+
+def _check_contiguous(names: Iterable[str], checkpoint: int | None) -> None:
+    """Raise if a commit after the checkpoint is missing; without one, a commit from the first."""
+    commits = {_version(name) for name in names if name.endswith(".json")}
+    first = 0 if checkpoint is None else checkpoint + 1
+    later = {version for version in commits if version >= first}
+    if len(later) != max(later, default=first - 1) - first + 1:
+        raise _NotCopied

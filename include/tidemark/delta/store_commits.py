@@ -1,0 +1,80 @@
+"""Commits to tables in object stores: the conditional creation of the next file of the log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import uuid4
+
+from deltalake.exceptions import CommitFailedError
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_MODE: Literal["create", "overwrite"] = "create"  # fence: store-commit-creates-its-version
+_CHANGES_TABLE = {"metaData", "protocol", "domainMetadata"}
+"""Actions after which an earlier check of the table no longer holds."""
+
+
+def create_commit(store: ObjectStore, version: int, content: bytes, *, retries: int) -> int:
+    """Create a commit file, at the given version or the next free one. Returns the version.
+
+    Args:
+        store: The folder of the table.
+        version: The version after the one that the commit was made from.
+        content: The actions, one JSON object a line.
+        retries: How many commits of other processes the commit may follow. They must be independent
+            of it: an append is independent of commits that have none of its transactions, remove no
+            rows, and change neither columns nor properties. A removal depends on all others.
+
+    Raises:
+        CommitFailedError: A commit of another process came first.
+    """
+    from obstore.exceptions import AlreadyExistsError
+
+    own = _actions(content)
+    # Of two equal commits, such as two fences in one millisecond, one must fail.
+    own[0].setdefault("commitInfo", {})["txnId"] = str(uuid4())
+    content = b"\n".join(json.dumps(action).encode() for action in own)
+    for retried in range(retries + 1):
+        path = f"_delta_log/{version + retried:020}.json"
+        try:
+            store.put(path, content, mode=_MODE)
+        except AlreadyExistsError:
+            other = bytes(store.get(path).bytes())
+            # The answer of an earlier try was lost.
+            if other != content:
+                reason = _conflict(own, _actions(other))
+                if reason is None and retried < retries:
+                    continue
+                raise CommitFailedError(
+                    f"another commit was first, version {version + retried}: {reason or 'no retry'}"
+                ) from None
+        return version + retried
+    raise AssertionError
+
+
+def _actions(content: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in content.splitlines() if line.strip()]
+
+
+def _conflict(own: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> str | None:
+    """Return why a commit cannot follow another one that it was not made from; None if it can."""
+    if any(action.keys() & {*_CHANGES_TABLE, "remove", "cdc"} for action in own):
+        return "this commit depends on all rows"
+    if any(action.keys() & _CHANGES_TABLE for action in other):
+        return "it changed the table"
+    if any(action.get("remove", {}).get("dataChange") for action in other):
+        return "it removed rows"
+    if _values(own, "txn", "appId") & _values(other, "txn", "appId"):
+        return "it has the same transaction"
+    # Such values depend on the commit before.
+    if _values(own, "commitInfo", "inCommitTimestamp") or _values(own, "add", "baseRowId"):
+        return "this commit has values that follow from it"
+    return None
+
+
+def _values(actions: Sequence[dict[str, Any]], kind: str, name: str) -> set[Any]:
+    found = (action[kind].get(name) for action in actions if kind in action)
+    return {value for value in found if value is not None}

@@ -1,0 +1,495 @@
+"""Tests of tables that are opened from a copy of their log.
+
+Most tables are in folders, which are opened as an object store is. Tests with the marker `store`
+use a server.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+from obstore.exceptions import AlreadyExistsError
+from obstore.store import LocalStore
+
+from tests.fixtures_stores import PlaceIn
+from tests.support.request_counts import RequestCounter
+from tests.support.stores import Store
+from tidemark.delta import log_copies
+from tidemark.delta.commit_log import history
+from tidemark.delta.delta_errors import translate_delta_errors
+from tidemark.delta.errors import StorageUnavailable
+from tidemark.delta.live_files import live_files
+from tidemark.delta.log_copies import OpenedTable, append_rows, forget_copies, open_copied
+from tidemark.delta.store_commits import create_commit
+from tidemark.delta.table_io import open_if_exists, query_rows
+
+APP = "app"
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Open tables in folders as tables in an object store."""
+    monkeypatch.setattr(log_copies, "is_copied", lambda _: True)
+    forget_copies()
+    yield
+    forget_copies()
+
+
+def append(uri: str, value: int, **options: Any) -> None:
+    write_deltalake(uri, pa.table({"value": [value]}), mode="append", **options)
+
+
+def opened(uri: str) -> OpenedTable:
+    table = open_copied(uri)
+    assert table is not None
+    return table
+
+
+def landing(sequence: int, **options: Any) -> CommitProperties:
+    return CommitProperties(app_transactions=[Transaction(APP, sequence)], **options)
+
+
+def values(uri: str) -> list[int]:
+    return sorted(row["value"] for row in query_rows(DeltaTable(uri), "SELECT value FROM t"))
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def described(table: DeltaTable) -> dict[str, object]:
+    """What Tidemark reads of a log."""
+    return {
+        "version": table.version(),
+        "id": table.metadata().id,
+        "properties": table.metadata().configuration,
+        "columns": table.schema().to_json(),
+        "files": sorted(table.file_uris()),
+        "transactions": {name: table.transaction_version(name) for name in (APP, "none")},
+        "history": history(table),
+        "uri": table.table_uri.removeprefix("file://"),
+    }
+
+
+class Log:
+    """Random changes of a table by delta-rs, and by programs that copy and remove folders."""
+
+    def __init__(self, folder: Path, choice: random.Random) -> None:
+        self.uri, self._aside, self._choice = f"{folder}/table", f"{folder}/aside", choice
+        self._sequence = 0
+        self.create()
+
+    def create(self) -> None:
+        shutil.rmtree(self.uri, ignore_errors=True)
+        self.append()
+
+    def append(self) -> None:
+        self._sequence += 1
+        append(self.uri, self._sequence, commit_properties=landing(self._sequence))
+
+    def delete(self) -> None:
+        DeltaTable(self.uri).delete(f"value = {self._choice.randint(1, self._sequence)}")
+
+    def compact(self) -> None:
+        DeltaTable(self.uri).optimize.compact()
+
+    def checkpoint(self) -> None:
+        DeltaTable(self.uri).create_checkpoint()
+
+    def clean(self) -> None:
+        """Remove the commits before the newest checkpoint, as maintenance does."""
+        log = Path(self.uri, "_delta_log")
+        newest = max((each.name[:20] for each in log.glob("*.checkpoint.parquet")), default="")
+        for file in log.glob("[0-9]*"):
+            if file.name[:20] < newest:
+                file.unlink()
+
+    def restore(self) -> None:
+        table = DeltaTable(self.uri)
+        oldest = min(each["version"] for each in history(table))
+        table.restore(self._choice.randint(oldest, table.version()))
+
+    def set_aside(self) -> None:
+        shutil.rmtree(self._aside, ignore_errors=True)
+        shutil.copytree(self.uri, self._aside)
+
+    def put_back(self) -> None:
+        """Replace the table by a copy, as an operator does after an accident."""
+        if Path(self._aside).exists():
+            shutil.rmtree(self.uri)
+            shutil.copytree(self._aside, self.uri)
+
+    def change(self) -> None:
+        rare = (self.create, self.clean, self.restore, self.set_aside, self.put_back)
+        often = (self.append, self.append, self.append, self.delete, self.compact, self.checkpoint)
+        change = self._choice.choice([*often, *often, *rare])
+        try:
+            change()
+        except (DeltaError, OSError):
+            # A RESTORE of a version whose files are gone.
+            assert change == self.restore
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_copy_equals_the_table_after_every_change(
+    tmp_path: Path, copied: None, seed: int
+) -> None:
+    log = Log(tmp_path, random.Random(seed))
+    for step in range(30):
+        log.change()
+        table = open_copied(log.uri)
+        assert table is not None, (seed, step)
+        assert described(table) == described(DeltaTable(log.uri)), (seed, step)
+        assert open_copied(log.uri) is table
+
+
+def test_a_table_keeps_its_state_while_the_log_changes(tmp_path: Path, copied: None) -> None:
+    log = Log(tmp_path, random.Random(0))
+    first = opened(log.uri)
+    before = described(first)
+    log.append()
+    second = opened(log.uri)
+    log.create()
+    assert opened(log.uri).metadata().id != second.metadata().id
+    assert described(first).keys() == before.keys()
+    assert history(first, 1) == before["history"]
+    assert second.version() == 1
+
+
+def test_another_table_of_the_same_version_is_noticed_before_its_rows_are_read(
+    tmp_path: Path, copied: None
+) -> None:
+    log = Log(tmp_path, random.Random(0))
+    table = opened(log.uri)
+    log.create()
+    with pytest.raises(DeltaError, match="another table replaced version 0"):
+        query_rows(table, "SELECT value FROM t")
+
+
+def with_named_checkpoint(uri: str) -> None:
+    Path(uri, "_delta_log", f"{0:020}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json").touch()
+
+
+def without_a_commit(uri: str) -> None:
+    Path(uri, "_delta_log", f"{1:020}.json").unlink()
+
+
+def without_a_log(uri: str) -> None:
+    shutil.rmtree(Path(uri, "_delta_log"))
+
+
+def without_its_checkpoint(uri: str) -> None:
+    DeltaTable(uri).create_checkpoint()
+    Path(uri, "_delta_log", f"{2:020}.checkpoint.parquet").unlink()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [with_named_checkpoint, without_a_commit, without_a_log, without_its_checkpoint],
+)
+def test_delta_rs_opens_what_cannot_be_copied(
+    tmp_path: Path, copied: None, damage: Callable[[str], None]
+) -> None:
+    """It reads such checkpoints, and names the damage."""
+    uri = str(tmp_path)
+    for value in range(3):
+        append(uri, value)
+    damage(uri)
+    assert open_copied(uri) is None
+
+
+def test_the_folder_of_a_copy_is_removed_with_its_last_table(tmp_path: Path, copied: None) -> None:
+    append(str(tmp_path), 1)
+    table = opened(str(tmp_path))
+    folder = table._folder.path
+    forget_copies()
+    gc.collect()
+    assert folder.exists()
+    del table
+    gc.collect()
+    assert not folder.exists()
+
+
+def _end(_: OpenedTable) -> None:
+    gc.collect()
+
+
+def test_a_forked_process_removes_no_folder_of_its_parent(tmp_path: Path, copied: None) -> None:
+    """It has no copies, and the objects of its parent."""
+    append(str(tmp_path), 1)
+    table = opened(str(tmp_path))
+    child = multiprocessing.get_context("fork").Process(target=_end, args=(table,))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert table._folder.path.exists()
+    pid = os.fork()
+    if not pid:
+        ended = not log_copies._copies
+        del table
+        gc.collect()
+        os._exit(0 if ended else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert table._folder.path.exists()
+
+
+def test_a_control_file_is_read_from_the_copy_and_a_missing_one_from_the_table(
+    tmp_path: Path, copied: None
+) -> None:
+    uri = str(tmp_path)
+    for name in ("a", "b"):
+        rows = pa.table({"pipeline": [name], "value": [1]})
+        write_deltalake(uri, rows, mode="append", partition_by=["pipeline"])
+    table = opened(uri)
+    found = table.with_files("pipeline = 'a'")
+    shutil.rmtree(tmp_path / "pipeline=a")
+    assert query_rows(found, "SELECT pipeline FROM t WHERE pipeline = 'a'") == [{"pipeline": "a"}]
+    assert not (table._folder.path / "pipeline=b").exists()
+    forget_copies()
+    with pytest.raises(Exception, match=r"[Nn]ot found"):
+        query_rows(opened(uri).with_files("pipeline = 'a'"), "SELECT * FROM t WHERE pipeline='a'")
+
+
+# -- commits -------------------------------------------------------------------------------------
+
+
+def change_columns(uri: str) -> None:
+    rows = pa.table({"value": [7], "other": [1]})
+    write_deltalake(uri, rows, mode="append", schema_mode="merge")
+
+
+def same_transaction(uri: str) -> None:
+    append(uri, 7, commit_properties=landing(1))
+
+
+def remove_rows(uri: str) -> None:
+    DeltaTable(uri).delete("value = 0")
+
+
+def put_an_older_copy_back(uri: str) -> None:
+    for file in Path(uri, "_delta_log").glob(f"{1:020}*"):
+        file.unlink()
+
+
+def create_again(uri: str) -> None:
+    shutil.rmtree(uri)
+    append(uri, 8)
+    append(uri, 9)
+
+
+OTHER = CommitProperties(app_transactions=[Transaction("other", 1)])
+CONFLICTS = [
+    change_columns,
+    same_transaction,
+    remove_rows,
+    put_an_older_copy_back,
+    create_again,
+]
+INDEPENDENT = [
+    lambda _: None,
+    lambda uri: append(uri, 7),
+    lambda uri: append(
+        uri, 7, commit_properties=CommitProperties(app_transactions=[Transaction("other", 1)])
+    ),
+    lambda uri: DeltaTable(uri).optimize.compact(),
+    lambda uri: DeltaTable(uri).create_checkpoint(),
+]
+
+
+def two_rows(folder: Path) -> str:
+    uri = str(folder)
+    append(uri, 0)
+    append(uri, 1)
+    return uri
+
+
+@pytest.mark.parametrize("other", CONFLICTS)
+def test_a_commit_is_refused_after_a_conflicting_one(
+    tmp_path: Path, copied: None, other: Callable[[str], None]
+) -> None:
+    uri = two_rows(tmp_path)
+    table = opened(uri)
+    other(uri)
+    before = values(uri), DeltaTable(uri).version()
+    with pytest.raises(CommitFailedError):
+        append_rows(table, pa.table({"value": [5]}), commit_properties=landing(1))
+    assert (values(uri), DeltaTable(uri).version()) == before
+
+
+@pytest.mark.parametrize("other", INDEPENDENT)
+@pytest.mark.parametrize("retries", [None, 0])
+def test_a_commit_follows_an_independent_one_if_it_may(
+    tmp_path: Path, copied: None, other: Callable[[str], None], retries: int | None
+) -> None:
+    uri = two_rows(tmp_path)
+    table = opened(uri)
+    other(uri)
+    before = values(uri)
+    properties = landing(1, max_commit_retries=retries)
+    if DeltaTable(uri).version() > table.version() and retries == 0:
+        with pytest.raises(CommitFailedError):
+            append_rows(table, pa.table({"value": [5]}), commit_properties=properties)
+        assert values(uri) == before
+    else:
+        append_rows(table, pa.table({"value": [5]}), commit_properties=properties)
+        assert values(uri) == sorted([*before, 5])
+        assert DeltaTable(uri).transaction_version(APP) == 1
+        assert values(uri) == sorted(
+            row["value"] for row in query_rows(opened(uri), "SELECT value FROM t")
+        )
+
+
+def test_a_removal_is_refused_after_any_commit(tmp_path: Path, copied: None) -> None:
+    uri = two_rows(tmp_path)
+    table = opened(uri)
+    (file, _) = live_files(table)
+    append(uri, 7)
+    with pytest.raises(CommitFailedError, match="depends on all rows"):
+        table.create_write_transaction(
+            *([file.removal(0, data_change=True)], "append", table.schema()),
+            commit_properties=CommitProperties(),
+        )
+    assert values(uri) == [0, 1, 7]
+
+
+def _land(uri: str, ready: Any, sequence: int, app: str) -> int:
+    """Append a row when all processes are ready; 1 if that succeeded."""
+    log_copies.is_copied = lambda _: True  # type: ignore[assignment]
+    table = opened(uri)
+    ready.wait(60)
+    transaction = CommitProperties(app_transactions=[Transaction(app, sequence)])
+    try:
+        append_rows(table, pa.table({"value": [sequence]}), commit_properties=transaction)
+    except CommitFailedError:
+        return 0
+    return 1
+
+
+@pytest.mark.parametrize(("apps", "committed"), [(["app"] * 6, 1), (list("abcdef"), 6)])
+def test_of_concurrent_commits_those_with_own_transactions_succeed(
+    tmp_path: Path, copied: None, apps: list[str], committed: int
+) -> None:
+    uri = two_rows(tmp_path)
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager, ProcessPoolExecutor(len(apps), context) as processes:
+        ready = manager.Barrier(len(apps))
+        counts = [processes.submit(_land, uri, ready, n, app) for n, app in enumerate(apps, 10)]
+        assert sum(each.result() for each in counts) == committed
+    assert len(values(uri)) == 2 + committed
+    assert DeltaTable(uri).version() == 1 + committed
+
+
+class LostAnswers:
+    """A store that creates a commit, and then reports that it exists, as after a lost answer."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def put(self, path: str, content: bytes, **options: Any) -> Any:
+        answer = self._store.put(path, content, **options)
+        if options.get("mode") == "create":
+            raise AlreadyExistsError(path)
+        return answer
+
+
+def test_a_commit_whose_answer_was_lost_is_not_committed_again(
+    tmp_path: Path, copied: None
+) -> None:
+    uri = two_rows(tmp_path)
+    table = opened(uri)
+    table._copy._store = cast("Any", LostAnswers(table._copy._store))
+    append_rows(table, pa.table({"value": [5]}), commit_properties=landing(1))
+    assert (values(uri), DeltaTable(uri).version()) == ([0, 1, 5], 2)
+
+
+def test_of_two_equal_commits_one_fails(tmp_path: Path, copied: None) -> None:
+    """Two fences of one plan in the same millisecond have equal texts."""
+    store = LocalStore(str(tmp_path))
+    content = b'{"txn": {"appId": "app", "version": 1}}'
+    assert create_commit(store, 0, content, retries=0) == 0
+    with pytest.raises(CommitFailedError, match="same transaction"):
+        create_commit(store, 0, content, retries=15)
+
+
+def test_a_due_checkpoint_is_written(tmp_path: Path, copied: None) -> None:
+    uri = str(tmp_path)
+    append(uri, 0, configuration={"delta.checkpointInterval": "3"})
+    for value in range(1, 8):
+        append_rows(opened(uri), pa.table({"value": [value]}), commit_properties=landing(value))
+    log = Path(uri, "_delta_log")
+    assert sorted(each.name[:20] for each in log.glob("*.checkpoint.parquet")) == [
+        f"{2:020}",
+        f"{5:020}",
+    ]
+    assert json.loads((log / "_last_checkpoint").read_text())["version"] == 5
+    for file in log.glob("*.json"):
+        if file.name < f"{5:020}":
+            file.unlink()
+    assert values(uri) == list(range(8))
+    assert DeltaTable(uri).transaction_version(APP) == 7
+
+
+# -- requests ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def counted(
+    conditional_store: Store, place_in: PlaceIn, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, RequestCounter]]:
+    """A table with ten commits after its checkpoint, and the counter of its requests."""
+    uri = f"{place_in(conditional_store)}/bronze/table"
+    for value in range(12):
+        append(uri, value, commit_properties=landing(value + 1))
+        if value == 1:
+            DeltaTable(uri).create_checkpoint()
+    address, _, port = conditional_store.environ["AWS_ENDPOINT_URL"].rpartition(":")
+    with RequestCounter(int(port)) as counter:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"{address}:{counter.port}")
+        forget_copies()
+        yield uri, counter
+        forget_copies()
+
+
+@pytest.mark.store
+def test_a_log_is_read_once_from_an_object_store(counted: tuple[str, RequestCounter]) -> None:
+    uri, counter = counted
+    table = opened(uri)
+    assert counter.take().total() <= 3 + 11
+    assert table.transaction_version(APP) == 12
+    assert len(history(table, 5)) == 5
+    assert opened(uri) is table
+    # The second look.
+    assert counter.take().total() == 1
+    append_rows(table, pa.table({"value": [12]}), commit_properties=landing(13))
+    # A look, the rows, the commit.
+    assert counter.take().total() == 3
+    assert opened(uri).transaction_version(APP) == 13
+    assert counter.take().total() == 2
+    assert described(opened(uri)) == described(DeltaTable(uri))
+
+
+@pytest.mark.store
+def test_without_access_delta_rs_names_the_error(
+    counted: tuple[str, RequestCounter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, _ = counted
+    assert open_if_exists(uri) is not None
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    forget_copies()
+    with pytest.raises(StorageUnavailable), translate_delta_errors(uri):
+        open_if_exists(uri)
