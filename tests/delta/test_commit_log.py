@@ -36,7 +36,7 @@ def test_commits_keep_their_versions_after_a_later_commit(
 
 
 def test_history_of_delta_rs_counts_from_the_opened_version(tmp_path: Path) -> None:
-    """If this fails, delta-rs has been mended."""
+    """If this test fails, delta-rs has been fixed."""
     uri = str(tmp_path)
     append(uri, "0")
     table = DeltaTable(uri)

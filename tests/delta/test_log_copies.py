@@ -70,7 +70,7 @@ def values(uri: str) -> list[int]:
 
 
 def described(table: DeltaTable) -> dict[str, object]:
-    """What Tidemark reads of a log."""
+    """Return the values that Tidemark reads of a log."""
     return {
         "version": table.version(),
         "id": table.metadata().id,

@@ -1,7 +1,7 @@
 """Tables in object stores, opened from a copy of their log (docs/adr/0029-copies-of-logs.md).
 
 delta-rs opens a table in an object store with 13 + 2n requests, for n commits after the newest
-checkpoint, and reads these commits again for each transaction. A copy of the log takes 3 + n
+checkpoint. It reads these commits again for each transaction. A copy of the log takes 3 + n
 concurrent requests. Later looks at it take one, and show whether another table has replaced it.
 """
 
@@ -90,7 +90,7 @@ class _Folder:
         part.replace(target)
 
     def has(self, path: str) -> bool:
-        """Whether a file of the table is there."""
+        """Whether a file of the table exists."""
         return (self.path / path).exists()
 
 
@@ -384,8 +384,7 @@ def open_copied(uri: str) -> OpenedTable | None:
     """Open the newest version of a table by a copy of its log.
 
     Returns:
-        None if the log cannot be copied: a table on a local disk, in a storage other than S3, Azure
-        and GCS, without a log, or with an error, which delta-rs then reports.
+        None if the log cannot be copied. delta-rs then opens the table, or reports the error.
     """
     if not is_copied(uri):
         return None

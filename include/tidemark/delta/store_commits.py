@@ -24,9 +24,9 @@ def create_commit(store: ObjectStore, version: int, content: bytes, *, retries: 
         store: The folder of the table.
         version: The version after the one that the commit was made from.
         content: The actions, one JSON object a line.
-        retries: How many commits of other processes the commit may follow. They must be independent
-            of it: an append is independent of commits that have none of its transactions, remove no
-            rows, and change neither columns nor properties. A removal depends on all others.
+        retries: How many independent commits of other processes the commit may follow. To an
+            append, a commit is independent if it has none of its transactions, removes no rows, and
+            changes neither columns nor properties. A removal depends on all commits.
 
     Raises:
         CommitFailedError: A commit of another process came first.
@@ -34,7 +34,7 @@ def create_commit(store: ObjectStore, version: int, content: bytes, *, retries: 
     from obstore.exceptions import AlreadyExistsError
 
     own = _actions(content)
-    # Of two equal commits, such as two fences in one millisecond, one must fail.
+    # One of two equal commits must fail, such as two fences in one millisecond.
     own[0].setdefault("commitInfo", {})["txnId"] = str(uuid4())
     content = b"\n".join(json.dumps(action).encode() for action in own)
     for retried in range(retries + 1):
