@@ -268,14 +268,16 @@ def test_a_failed_search_for_an_earlier_merge_fails_no_task(
     home_typed_lake(tmp_path, "value: {format: string}, upsert: {}")
     monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
     monkeypatch.setenv("TIDEMARK_PIPELINES", str(tmp_path / "pipelines"))
-    spark = Mock()
+    spark = Mock(app=App.from_environment())
     spark.on().upsert.return_value = Outcomes(
         records=[{"pipeline": "events", "plan": None, "outcome": "nothing to do"}], codes=[0]
     )
     failed = EngineFailed(operation="reading the log", reason="timed out")
-    monkeypatch.setattr(DeltaUpsertTable, "merge_after", Mock(side_effect=failed))
+    search = Mock(side_effect=failed)
+    monkeypatch.setattr(DeltaUpsertTable, "merge_after", search)
     outcomes = upsert_run(spark, ["events"], json.dumps({"events@upsert": 3}))
     assert (outcomes.exit_code, len(outcomes.records)) == (ExitCode.OK, 1)
+    search.assert_called_once_with(3)
 
 
 def test_the_tables_of_many_pipelines_are_read_once(task_probe: Probe, spark_submit: Path) -> None:

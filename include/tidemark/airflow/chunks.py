@@ -18,7 +18,7 @@ from tidemark.core.origins import ChunkOrigin
 from tidemark.core.texts import listed
 
 if TYPE_CHECKING:
-    from tidemark.airflow.operators import SparkTask
+    from tidemark.airflow.operators import JobOperator
     from tidemark.core.ledger import PlanRecord
     from tidemark.core.plan import Plan
 
@@ -74,7 +74,7 @@ def request_backfill(
     return list(range(1, count + 1))
 
 
-def ingest_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int) -> Outcomes:
+def ingest_chunk(spark: JobOperator, pipeline: str, requested_by: str, chunk: int) -> Outcomes:
     """Land one chunk, or skip the task if all offsets of the chunk are landed or planned."""
     outcomes, refusal = spark.on(pipeline).land_chunk(requested_by, chunk, _log_plan)
     if refusal:
@@ -84,7 +84,7 @@ def ingest_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int)
     return outcomes
 
 
-def check_chunk(spark: SparkTask, pipeline: str, requested_by: str, chunk: int) -> Outcomes:
+def check_chunk(spark: JobOperator, pipeline: str, requested_by: str, chunk: int) -> Outcomes:
     """Check the plans of a chunk; skips the task without a plan. Plans nothing."""
     found = _plans_of_chunk(spark.app, pipeline, requested_by, chunk)
     plans = [each for each in found if not is_replaced(each)]

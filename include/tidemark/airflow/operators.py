@@ -20,7 +20,7 @@ from tidemark.app.connections import SPARK_CONNECTION
 from tidemark.app.pipelines import Outcomes, Pipelines
 from tidemark.app.run import run
 from tidemark.app.steps import Ref
-from tidemark.spark.engine import Engine, JobRun, Stop
+from tidemark.spark.engine import JobRun, Stop
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -42,58 +42,15 @@ def with_app(function: Callable[Concatenate[App, P], T]) -> Callable[P, T]:
     return call
 
 
-class SparkTask:
-    """Runs the jobs of one task.
+class JobOperator(BaseOperator):
+    """Calls a function that runs jobs on Spark. The returned outcomes decide how the task ends.
 
     The type of the Spark connection decides where they run: `spark` means spark-submit, and
     `spark_connect` means a session on a server, in this process. Settings and credentials are read
     when the task runs, so Airflow's database contains neither.
 
     Args:
-        spark_connection: Airflow connection id of Spark.
-
-    Attributes:
-        stop: Ends the jobs; Spark commits nothing for them afterwards.
-    """
-
-    def __init__(self, spark_connection: str = SPARK_CONNECTION) -> None:
-        self._spark_connection = spark_connection
-        self.stop = Stop()
-
-    @cached_property
-    def app(self) -> App:
-        """The app of the task."""
-        return airflow_app()
-
-    def on(self, *names: str) -> Pipelines:
-        """Return some pipelines, after a check of the engine that their jobs run on.
-
-        Call it before a plan is recorded: a plan for an unusable server would stay open.
-
-        Args:
-            names: Texts of `PipelineRef`.
-        """
-        self.stop.check()
-        engine = checked_engine(self.app, names, self._spark_connection)
-        log.info("Spark selected engine=%s", engine)
-
-        def run_job(job: str, refs: Sequence[Ref]) -> JobRun:
-            return self._run(engine, job, refs)
-
-        check_connections(self.app, names)
-        return Pipelines(app=self.app, names=names, run=run_job, progress=log.info)
-
-    def _run(self, engine: Engine, job: str, refs: Sequence[Ref]) -> JobRun:
-        log.info("job started job=%s plans=%s", job, ",".join(map(str, refs)))
-        with timed(job):
-            return run(self.app, engine, job, refs, partial(log_job_line, log), self.stop)
-
-
-class JobOperator(BaseOperator):
-    """Calls a function that runs jobs on Spark. The returned outcomes decide how the task ends.
-
-    Args:
-        python_callable: Called with a `SparkTask` and `op_kwargs`.
+        python_callable: Called with this operator and `op_kwargs`.
         op_kwargs: Arguments of the callable (templated).
         spark_connection: Airflow connection id of Spark.
     """
@@ -112,16 +69,42 @@ class JobOperator(BaseOperator):
         super().__init__(**kwargs)
         self.python_callable = python_callable
         self.op_kwargs = op_kwargs
-        self._spark = SparkTask(spark_connection)
+        self._spark_connection = spark_connection
+        self._stop = Stop()
         self._lineage: OperatorLineage[Any, Any] | None = None
+
+    @cached_property
+    def app(self) -> App:
+        """The app of the task."""
+        return airflow_app()
 
     def execute(self, context: Context) -> None:  # noqa: ARG002  the signature is Airflow's
         """Call the function, and raise AirflowFailException unless a retry can end differently."""
         with airflow_failures():
-            outcomes = self.python_callable(self._spark, **self.op_kwargs)
+            outcomes = self.python_callable(self, **self.op_kwargs)
         count_landed(outcomes)
-        self._lineage = collect_lineage(self._spark.app, outcomes)
+        self._lineage = collect_lineage(self.app, outcomes)
         raise_failed(outcomes)
+
+    def on(self, *names: str) -> Pipelines:
+        """Return some pipelines, after a check of the engine that their jobs run on.
+
+        Call it before a plan is recorded: a plan for an unusable server would stay open.
+
+        Args:
+            names: Texts of `PipelineRef`.
+        """
+        self._stop.check()
+        engine = checked_engine(self.app, names, self._spark_connection)
+        log.info("Spark selected engine=%s", engine)
+        check_connections(self.app, names)
+
+        def run_job(job: str, refs: Sequence[Ref]) -> JobRun:
+            log.info("job started job=%s plans=%s", job, ",".join(map(str, refs)))
+            with timed(job):
+                return run(self.app, engine, job, refs, partial(log_job_line, log), self._stop)
+
+        return Pipelines(app=self.app, names=names, run=run_job, progress=log.info)
 
     def get_openlineage_facets_on_complete(self, _: object) -> OperatorLineage[Any, Any]:
         """Return the lineage that `execute` collected; Airflow's OpenLineage provider calls this.
@@ -134,7 +117,7 @@ class JobOperator(BaseOperator):
 
     def on_kill(self) -> None:
         """End the jobs; Spark commits nothing for them afterwards."""
-        self._spark.stop()
+        self._stop()
 
 
 class PlanOperator(ShortCircuitOperator):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airflow.sdk.types import DagRunProtocol as DagRun
     from airflow.sdk.types import RuntimeTaskInstanceProtocol as TaskInstance
 
-    from tidemark.airflow.operators import SparkTask
+    from tidemark.airflow.operators import JobOperator
     from tidemark.app.pipeline import Pipeline
     from tidemark.bronze.backfill.selection import TimeWindow
     from tidemark.bronze.ingest.protocols import ControlReader
@@ -166,7 +166,7 @@ def _window_of(dag_run: DagRun) -> TimeWindow | None:
 # -- jobs ----------------------------------------------------------------------------------------
 
 
-def ingest_run(spark: SparkTask, pipelines: Sequence[str], requested_by: str) -> Outcomes:
+def ingest_run(spark: JobOperator, pipelines: Sequence[str], requested_by: str) -> Outcomes:
     """Land the open plans of a run, and what an earlier attempt at a backfill missed.
 
     Raises:
@@ -187,7 +187,7 @@ def ingest_run(spark: SparkTask, pipelines: Sequence[str], requested_by: str) ->
 
 
 def _rest_of_backfills(
-    spark: SparkTask, records: Sequence[PlanRecord], requested_by: str
+    spark: JobOperator, records: Sequence[PlanRecord], requested_by: str
 ) -> Mapping[str, PlanRef | TidemarkError | None]:
     """Plan what the landed backfill plans of a run missed; return the new plans by pipeline.
 
@@ -209,7 +209,7 @@ def _rest_of_backfills(
 
 
 def check_run(
-    spark: SparkTask, pipelines: Sequence[str], requested_by: str, earlier: str
+    spark: JobOperator, pipelines: Sequence[str], requested_by: str, earlier: str
 ) -> Outcomes:
     """Check the landed plans of a run, then earlier plans without a check result.
 
@@ -244,12 +244,12 @@ def check_run(
     return outcomes
 
 
-def decode_run(spark: SparkTask, pipelines: Sequence[str]) -> Outcomes:
+def decode_run(spark: JobOperator, pipelines: Sequence[str]) -> Outcomes:
     """Decode published records of this and earlier runs, plan by plan, until none are left."""
     return spark.on(*_tables(pipelines, PipelineKind.TYPED)).decode()
 
 
-def upsert_run(spark: SparkTask, pipelines: Sequence[str], versions: str) -> Outcomes:
+def upsert_run(spark: JobOperator, pipelines: Sequence[str], versions: str) -> Outcomes:
     """Merge decoded records into upsert tables; starts no Spark for tables that are up to date.
 
     The outcomes also contain the merge that an earlier attempt made; lineage needs it.
@@ -283,7 +283,7 @@ def upsert_run(spark: SparkTask, pipelines: Sequence[str], versions: str) -> Out
     return outcomes
 
 
-def _executed(spark: SparkTask, job: str, plans: Sequence[PlanRef]) -> Outcomes:
+def _executed(spark: JobOperator, job: str, plans: Sequence[PlanRef]) -> Outcomes:
     if not plans:
         return Outcomes()
     return spark.on(*(plan.pipeline for plan in plans)).execute(job, plans)
