@@ -212,6 +212,7 @@ def test_a_failed_check_or_decode_sets_the_exit_code_and_stops_nothing(
 ) -> None:
     done, results, found = performed(app, lake, monkeypatch, **errors)
     assert (done, found) == (["check 1", "decode 1"], code)
+    assert [step["plan"] for step in results] == [1] * len(results)
     assert results[-1]["step"] == "publish"
 
 

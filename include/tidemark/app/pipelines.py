@@ -124,11 +124,13 @@ def plan_each(
         progress: Called with a line for each plan.
     """
     plans, outcomes = [], Outcomes()
-    for name, result in outcomes.successes(for_each(app, names, next_plan)).items():
-        plan = result.plan
-        if plan is None:
+    for name, result in for_each(app, names, next_plan).items():
+        if isinstance(result, TidemarkError):
+            outcomes.add(name, result)
+        elif result.plan is None:
             outcomes.add(name, {"outcome": result.outcome.value})
         else:
+            plan = result.plan
             size = counted(plan.size, "offset")
             progress(f"{name}: {plan_text(name, plan.sequence)} ({result.outcome}): {size}")
             plans.append(plan)
