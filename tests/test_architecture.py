@@ -133,7 +133,7 @@ def test_a_library_is_imported_in_its_folders_only(library: str) -> None:
     assert elsewhere == []
 
 
-SERVICES = ["bronze", "core", "ops", "silver"]
+SERVICES = ["bronze", "core", "draft", "ops", "silver"]
 
 
 @pytest.mark.parametrize("folder", SERVICES)

@@ -25,6 +25,8 @@ from tidemark.core.offsets import Span
 from tidemark.core.plan import PlanRef
 from tidemark.delta import row_queries
 from tidemark.delta.errors import EngineFailed
+from tidemark.draft.profile import Profile
+from tidemark.draft.suite import draft_suite
 from tidemark.local.samples import SAMPLES
 from tidemark.quality.check_results import (
     BatchRef,
@@ -41,8 +43,7 @@ from tidemark.quality.checks import BUILT_IN_CHECKS, is_measured
 from tidemark.quality.data_docs import DataDocs
 from tidemark.quality.errors import SuiteError
 from tidemark.quality.suite import BATCH_COLUMNS
-from tidemark.quality.suite_draft import draft_suite
-from tidemark.silver.typed.profile import Profile, RegistryAnswers
+from tidemark.silver.typed.registry_answers import RegistryAnswers
 from tidemark.spec.decode import RegisteredSchema
 
 SHIPPED = PROJECT / "include" / "expectations"

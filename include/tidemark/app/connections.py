@@ -13,7 +13,7 @@ from tidemark.kafka.errors import EmbeddedBrokerStopped, InvalidConnection, Unkn
 from tidemark.spark.engine import Server
 
 if TYPE_CHECKING:
-    from tidemark.silver.typed.profile import Registry, RegistryAnswers
+    from tidemark.silver.typed.registry_answers import Registry, RegistryAnswers
     from tidemark.spec.model import PipelineSpec
 
 LOCAL_CONNECTION = "kafka_default"

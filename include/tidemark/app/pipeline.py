@@ -76,9 +76,8 @@ if TYPE_CHECKING:
     from tidemark.silver.typed.clearing import ClearedTable
     from tidemark.silver.typed.decoded_payloads import PayloadDecoder
     from tidemark.silver.typed.decoder import DecodePlanner, HiddenOffsets
-    from tidemark.silver.typed.profile import Registry
-    from tidemark.silver.typed.profile_service import Profiler
     from tidemark.silver.typed.quarantine import DeltaQuarantine, TypedTablePair
+    from tidemark.silver.typed.registry_answers import Registry
     from tidemark.silver.typed.replay_preview import ReplayPreview
     from tidemark.silver.typed.schema_table import DeltaSchemaStore
     from tidemark.silver.typed.schemas import SchemaRegistry, SchemaStore
@@ -283,7 +282,7 @@ class Pipeline:
         """Plans the offsets after the committed offsets, or given offsets. Needs no JVM."""
         from tidemark.bronze.ingest.planner import Planner
 
-        return Planner(spec=self.kafka_spec, ports=self._topic_ports())
+        return Planner(spec=self.kafka_spec, ports=self.topic_ports())
 
     @property
     def executor(self) -> PlanExecutor:
@@ -436,19 +435,7 @@ class Pipeline:
         """Decides which plans the published view shows. Needs neither a JVM nor Kafka."""
         from tidemark.quality.publication_service import Publication
 
-        return Publication(pipeline=self.kafka_spec.name, ports=self._topic_ports(reads_only=True))
-
-    @property
-    def profiling(self) -> Profiler:
-        """Profiles landed records. Needs neither a JVM nor Kafka."""
-        from tidemark.silver.typed.profile_service import Profiler
-
-        return Profiler(
-            spec=self.kafka_spec,
-            control=self.control,
-            data_log=self._bronze(reads_only=True),
-            registry=self._registry_answers,
-        )
+        return Publication(pipeline=self.kafka_spec.name, ports=self.topic_ports(reads_only=True))
 
     def payload_decoder(self, records: Iterable[LogRecord]) -> PayloadDecoder:
         """Return the decoder of keys and values of some records, for commands that show them.
@@ -457,11 +444,12 @@ class Pipeline:
         """
         from tidemark.silver.typed.decoded_payloads import PayloadDecoder
 
-        return PayloadDecoder.of(records, self._registry_answers)
+        return PayloadDecoder.of(records, self.registry_answers)
 
     @property
-    def _registry_answers(self) -> Registry:
-        from tidemark.silver.typed.profile_service import with_stored_schemas
+    def registry_answers(self) -> Registry:
+        """Returns stored schemas, and requests missing ones from the registry."""
+        from tidemark.silver.typed.registry_answers import with_stored_schemas
         from tidemark.silver.typed.schema_table import DeltaSchemaStore
         from tidemark.spec.decode import DEFAULT_REGISTRY
 
@@ -567,7 +555,7 @@ class Pipeline:
 
         exports = Exports(
             spec=self.kafka_spec,
-            ports=self._topic_ports(reads_only=True),
+            ports=self.topic_ports(reads_only=True),
             groups=self.group_offsets,
         )
         return exports.export(group, dry_run=dry_run)
@@ -582,7 +570,7 @@ class Pipeline:
     def _starts(self) -> StartService:
         from tidemark.bronze.ingest.start import StartService
 
-        return StartService(spec=self.kafka_spec, ports=self._topic_ports())
+        return StartService(spec=self.kafka_spec, ports=self.topic_ports())
 
     @property
     def _abandon(self) -> Abandon:
@@ -610,7 +598,7 @@ class Pipeline:
     def _decisions(self) -> Decisions:
         from tidemark.bronze.repair.decisions import Decisions
 
-        return Decisions(spec=self.kafka_spec, ports=self._topic_ports())
+        return Decisions(spec=self.kafka_spec, ports=self.topic_ports())
 
     @property
     def _repair(self) -> Repair:
@@ -624,7 +612,7 @@ class Pipeline:
         """Return how far the pipeline is behind its topic, with its alarms. Needs no JVM."""
         from tidemark.ops.report.status import pipeline_status
 
-        return pipeline_status(self.kafka_spec, self._topic_ports(), self._unfinished_work())
+        return pipeline_status(self.kafka_spec, self.topic_ports(), self._unfinished_work())
 
     def known_watermarks(self) -> KnownWatermarks:
         """Return the current watermarks of the topic, for `coverage`.
@@ -793,7 +781,7 @@ class Pipeline:
                 flattens=self.spec.decode.flattens,
             )
         return RecordReader(
-            spec=self.spec, ports=quick._topic_ports(reads_only=True), decoded=decoded
+            spec=self.spec, ports=quick.topic_ports(reads_only=True), decoded=decoded
         )
 
     def _unfinished_work(self) -> UnfinishedWorkReader:
@@ -831,7 +819,7 @@ class Pipeline:
 
         if self.spec.is_typed:
             return Verifier(spec=self.spec, ports=self.ports)
-        ports = self._topic_ports(reads_only=True)
+        ports = self.topic_ports(reads_only=True)
         return Verifier(spec=self.spec, ports=ports, row_origins=ports.table)
 
     def report(
@@ -964,7 +952,7 @@ class Pipeline:
     def ports(self) -> Ports:
         """The ports of the table. The source of a typed table is the bronze table."""
         if not self.spec.is_typed:
-            return self._topic_ports()
+            return self.topic_ports()
         from tidemark.bronze.ingest.ports import Ports
 
         bronze_log = self.decoder.bronze_log
@@ -976,7 +964,12 @@ class Pipeline:
             now=self.context.now,
         )
 
-    def _topic_ports(self, *, reads_only: bool = False) -> TopicPorts:
+    def topic_ports(self, *, reads_only: bool = False) -> TopicPorts:
+        """Return the ports of the bronze table.
+
+        Args:
+            reads_only: Whether the ports also open a table whose plans cannot land.
+        """
         from tidemark.bronze.ingest.ports import TopicPorts
 
         return TopicPorts(
@@ -994,7 +987,7 @@ class Pipeline:
             return PublishedSource(ports=self.ports, decoder=self.decoder)
         from tidemark.bronze.ingest.source import TopicSource
 
-        return TopicSource(ports=self._topic_ports())
+        return TopicSource(ports=self.topic_ports())
 
     def _sink(self) -> Sink:
         sessions = self.context.sessions

@@ -14,7 +14,7 @@ import typer
 from tidemark.app import option_texts
 from tidemark.app.app import App
 from tidemark.core.texts import TIME_RULE, parse_time
-from tidemark.silver.typed.decode_draft import NoUsableField
+from tidemark.draft.decode import NoUsableField
 from tidemark.spec.decode import Format
 from tidemark.spec.layout import spec_files
 

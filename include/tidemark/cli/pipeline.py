@@ -23,9 +23,9 @@ from tidemark.cli.arguments import (
 from tidemark.cli.output import err, note, out, print_error_record, print_json, print_table
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.texts import counted
+from tidemark.draft.spec import DEFAULT_SCHEDULE, SpecDraft
+from tidemark.draft.suite import check_no_suite, draft_suite, write_suite
 from tidemark.quality.suite import BATCH_COLUMNS, load_suite
-from tidemark.quality.suite_draft import check_no_suite, draft_suite, write_suite
-from tidemark.silver.typed.spec_draft import DEFAULT_SCHEDULE, SpecDraft
 from tidemark.spec.decode import DEFAULT_REGISTRY
 from tidemark.spec.errors import SpecError, UnknownPipeline
 from tidemark.spec.model import PIPELINE_NAME, PipelineSpec

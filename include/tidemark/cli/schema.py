@@ -8,7 +8,7 @@ from tidemark.app.app import App
 from tidemark.cli.arguments import AsJson, LandedRecords, PipelineName, ValueFormat, fields_required
 from tidemark.cli.output import note, out, print_json
 from tidemark.core.texts import counted
-from tidemark.silver.typed.profile_service import DEFAULT_SAMPLE
+from tidemark.draft.profiler import DEFAULT_SAMPLE, Profiler
 
 app = typer.Typer(
     help="Draft the schema of a typed table: the types of JSON fields.",
@@ -39,7 +39,7 @@ def init(
     The command starts no Spark, does not read Kafka, and writes nothing: add the output to the spec
     and edit it. Before the first run, `tidemark pipeline init TOPIC` drafts a spec from the topic.
     """
-    profiling = App.from_environment().pipeline(pipeline).profiling
+    profiling = Profiler.of(App.from_environment().pipeline(pipeline))
     with fields_required():
         found = profiling.decode_draft(records, value_format)
     if as_json:

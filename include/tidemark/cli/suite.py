@@ -12,9 +12,9 @@ from tidemark.app.app import App
 from tidemark.cli.arguments import AsJson, DryRun, LandedRecords, PipelineName
 from tidemark.cli.output import note, out, print_json
 from tidemark.core.texts import counted
+from tidemark.draft.profiler import DEFAULT_SAMPLE, Profiler
+from tidemark.draft.suite import check_no_suite, draft_suite, write_suite
 from tidemark.quality.suite import BATCH_COLUMNS
-from tidemark.quality.suite_draft import check_no_suite, draft_suite, write_suite
-from tidemark.silver.typed.profile_service import DEFAULT_SAMPLE
 from tidemark.spec.model import SUITE_NAME
 
 app = typer.Typer(
@@ -55,7 +55,7 @@ def init(
     file = tidemark.layout.suite(chosen)
     if not dry_run:
         check_no_suite(file)
-    profile = tidemark.pipeline(pipeline).profiling.profile(records)
+    profile = Profiler.of(tidemark.pipeline(pipeline)).profile(records)
     suite = draft_suite(chosen, profile, set(BATCH_COLUMNS))
     if not dry_run:
         write_suite(file, suite)

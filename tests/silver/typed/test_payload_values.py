@@ -16,7 +16,7 @@ from tests.support.registry import avro_bytes, framed
 from tidemark.cli.payloads import payload_lines
 from tidemark.silver.typed.decoded_payloads import PayloadDecoder
 from tidemark.silver.typed.payload_values import NESTED, MalformedPayload, decoded_fields
-from tidemark.silver.typed.profile import Registry, RegistryAnswers
+from tidemark.silver.typed.registry_answers import Registry, RegistryAnswers
 from tidemark.silver.typed.registry_protobuf import compiled
 from tidemark.spec.decode import RegisteredSchema
 

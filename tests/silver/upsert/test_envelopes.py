@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tests.silver.typed.test_spec_draft import draft, layout_of, sample, written
+from tests.draft.test_spec import draft, layout_of, sample, written
 from tests.support.plans import no_owner
 from tests.support.upsert_lake import UpsertLake
 from tidemark.silver.typed.errors import TooManyQuarantined

@@ -12,7 +12,7 @@ from tidemark.core.errors import TidemarkError
 from tidemark.core.plain import payload_value
 from tidemark.core.record import LogRecord
 from tidemark.silver.typed.payload_values import MalformedPayload, decoded_value
-from tidemark.silver.typed.profile import Registry, leading_schema_ids
+from tidemark.silver.typed.registry_answers import Registry, leading_schema_ids
 from tidemark.spec.decode import RegisteredSchema
 from tidemark.spec.fields import UnsupportedSchema
 

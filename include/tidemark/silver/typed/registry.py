@@ -21,7 +21,7 @@ from tidemark.core.errors import TidemarkError
 from tidemark.kafka.errors import InvalidConnection
 from tidemark.silver.typed.errors import RegistryFailure, RegistryRefused, RegistryUnavailable
 from tidemark.silver.typed.formats.avro import with_references
-from tidemark.silver.typed.profile import RegistryAnswers
+from tidemark.silver.typed.registry_answers import RegistryAnswers
 from tidemark.silver.typed.registry_protobuf import compiled
 from tidemark.spec.decode import RegisteredSchema
 from tidemark.spec.schema_limits import (

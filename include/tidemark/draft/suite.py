@@ -28,9 +28,9 @@ from typing import Any
 
 from tidemark.core.texts import counted
 from tidemark.delta.local_files import replace_text, translate_os_errors
+from tidemark.draft.profile import MAX_LISTED_VALUES, FieldProfile, Profile
 from tidemark.quality.errors import SuiteExists
 from tidemark.silver.typed.payload_values import avro_columns
-from tidemark.silver.typed.profile import MAX_LISTED_VALUES, FieldProfile, Profile
 from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Format, Part
 
 MAX_SCHEMAS = 10

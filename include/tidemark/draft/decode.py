@@ -17,9 +17,10 @@ from typing import Any
 import yaml
 
 from tidemark.core.errors import TidemarkError
+from tidemark.draft.profile import Profile
 from tidemark.silver.typed.json_types import ENOUGH, MAX_FIELDS, UNKNOWN, TypeCounts
 from tidemark.silver.typed.payload_values import avro_columns
-from tidemark.silver.typed.profile import Profile, RegistryAnswers
+from tidemark.silver.typed.registry_answers import RegistryAnswers
 from tidemark.spec.decode import DEFAULT_QUARANTINE_PERCENT, Format, Part
 from tidemark.spec.fields import FieldType, ListOf, Struct, inner_names, plain_type
 from tidemark.spec.schema_limits import MAX_COLUMNS

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, TypeAlias
 
-from tidemark.core.errors import TidemarkError
 from tidemark.core.record import LogRecord
 from tidemark.silver.typed.json_types import ENOUGH, TypeCounts, json_object
 from tidemark.silver.typed.payload_values import MalformedPayload, decoded_fields
-from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Part, RegisteredSchema
+from tidemark.silver.typed.registry_answers import (
+    Registry,
+    RegistryAnswers,
+    leading_schema_ids,
+)
+from tidemark.spec.decode import Part, RegisteredSchema
 from tidemark.spec.fields import FieldType, ListOf, Struct
 
 MAX_LISTED_VALUES = 10
@@ -26,25 +30,6 @@ LONGEST_TEXT = 200
 _SQL_TYPES = {"boolean": "BOOLEAN", "long": "BIGINT", "double": "DOUBLE"}
 
 _Scalar: TypeAlias = str | int | float | bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistryAnswers:
-    """The answers of a schema registry to the schema ids of sampled records.
-
-    Attributes:
-        connection: Connection id of the registry.
-        schemas: The schemas by id; unknown ids are left out.
-        problem: Why the registry returned not all of them; None if it answered every request.
-    """
-
-    connection: str
-    schemas: Mapping[int, RegisteredSchema] = field(default_factory=dict)
-    problem: TidemarkError | None = None
-
-
-Registry = Callable[[Collection[int]], RegistryAnswers]
-"""Returns the schemas of some ids. Never fails: an error is the `problem` of the answers."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -270,13 +255,6 @@ def _text(data: bytes | None) -> str | None:
 def _is_text(data: bytes) -> bool:
     """Return whether bytes are text, which does not begin with a zero byte."""
     return not data.startswith(b"\0") and _text(data) is not None
-
-
-def leading_schema_ids(data: bytes) -> tuple[int, ...]:
-    """Return the schema id that bytes seem to begin with, if any."""
-    if len(data) < FRAME_BYTES or not data.startswith(FRAME_MAGIC):
-        return ()
-    return (int.from_bytes(data[len(FRAME_MAGIC) : FRAME_BYTES]),)
 
 
 def _text_of(value: _Scalar) -> str:

@@ -12,11 +12,12 @@ from typing import Any, Self
 
 from tidemark.core.texts import counted
 from tidemark.delta.local_files import replace_text, translate_os_errors
+from tidemark.draft.decode import Assumption, DecodeDraft, draft_decode
+from tidemark.draft.profile import Profile
 from tidemark.kafka.topics import TopicSample
-from tidemark.silver.typed.decode_draft import Assumption, DecodeDraft, draft_decode
 from tidemark.silver.typed.errors import RegistryFailure, SpecExists
 from tidemark.silver.typed.json_types import ENOUGH
-from tidemark.silver.typed.profile import Profile, Registry
+from tidemark.silver.typed.registry_answers import Registry
 from tidemark.spec.decode import Format
 from tidemark.spec.layout import Layout, spec_files
 from tidemark.spec.loading import load_specs

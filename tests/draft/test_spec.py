@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from tests.support.plans import make_record, no_owner
+from tidemark.draft.spec import SpecDraft, pipeline_name
 from tidemark.kafka.errors import UnknownConnection
 from tidemark.kafka.topics import TopicSample
 from tidemark.silver.typed.errors import SpecExists
-from tidemark.silver.typed.profile import RegistryAnswers
-from tidemark.silver.typed.spec_draft import SpecDraft, pipeline_name
+from tidemark.silver.typed.registry_answers import RegistryAnswers
 from tidemark.spec.decode import Format
 from tidemark.spec.errors import SpecError
 from tidemark.spec.layout import Layout

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from tests.support.plans import make_record
 from tests.support.registry import avro_bytes, framed
+from tidemark.draft.profile import Profile
+from tidemark.draft.suite import MIN_REPEATS, MIN_UNIQUE, MIN_VALUES, draft_suite
 from tidemark.local.samples import SAMPLES
 from tidemark.quality.suite import BATCH_COLUMNS, Suite, load_suite
-from tidemark.quality.suite_draft import MIN_REPEATS, MIN_UNIQUE, MIN_VALUES, draft_suite
-from tidemark.silver.typed.profile import Profile, Registry, RegistryAnswers
+from tidemark.silver.typed.registry_answers import Registry, RegistryAnswers
 from tidemark.silver.typed.registry_protobuf import compiled
 from tidemark.spec.decode import RegisteredSchema
 

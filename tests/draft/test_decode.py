@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from tests.support.plans import make_record
 from tests.support.registry import avro_bytes
 from tidemark.core.record import LogRecord
-from tidemark.silver.typed.decode_draft import DecodeDraft, NoUsableField, draft_decode
+from tidemark.draft.decode import DecodeDraft, NoUsableField, draft_decode
+from tidemark.draft.profile import Profile
 from tidemark.silver.typed.errors import RegistryUnavailable
 from tidemark.silver.typed.json_types import MAX_FIELDS
-from tidemark.silver.typed.profile import Profile, RegistryAnswers
+from tidemark.silver.typed.registry_answers import RegistryAnswers
 from tidemark.spec.decode import Format, RegisteredSchema
 from tidemark.spec.type_parsing import parse_type
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Self
 
+from tidemark.app.pipeline import Pipeline
 from tidemark.bronze.ingest.errors import NothingLanded
 from tidemark.bronze.ingest.ledgers import read_checked_ledger
 from tidemark.bronze.ingest.protocols import ControlReader, DataLog
-from tidemark.core.errors import TidemarkError
 from tidemark.core.offsets import SpanSet
 from tidemark.core.record import LogRecord
 from tidemark.core.sampling import sampled_records, shares
-from tidemark.silver.typed.decode_draft import DecodeDraft, draft_decode
-from tidemark.silver.typed.profile import Profile, Registry, RegistryAnswers
-from tidemark.silver.typed.schemas import SchemaStore
+from tidemark.draft.decode import DecodeDraft, draft_decode
+from tidemark.draft.profile import Profile
+from tidemark.silver.typed.registry_answers import Registry
 from tidemark.spec.decode import Format
 from tidemark.spec.model import PipelineSpec
 
@@ -30,6 +31,17 @@ class Profiler:
     control: ControlReader
     data_log: DataLog
     registry: Registry
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> Self:
+        """Return the profiler of a pipeline. It needs neither a JVM nor Kafka."""
+        ports = pipeline.topic_ports(reads_only=True)
+        return cls(
+            spec=pipeline.kafka_spec,
+            control=ports.control,
+            data_log=ports.table,
+            registry=pipeline.registry_answers,
+        )
 
     def profile(self, records: int = DEFAULT_SAMPLE) -> Profile:
         """Return the profile of the newest landed records, from each partition.
@@ -72,21 +84,3 @@ class Profiler:
         # One partition after the other, so that memory has the records of one.
         for partition, spans in sorted(ledger.landed.items()):
             yield from sampled_records({partition: spans}, {partition: wanted[partition]}, read)
-
-
-def with_stored_schemas(store: SchemaStore, registry: Registry) -> Registry:
-    """Return a registry that answers with stored schemas, and requests only missing ones.
-
-    It requests all schemas if the stored ones cannot be read.
-    """
-
-    def answers(ids: Collection[int]) -> RegistryAnswers:
-        try:
-            stored = store.stored(ids)
-        except TidemarkError as unread:
-            found = registry(ids)
-            return replace(found, problem=found.problem or unread)
-        found = registry(set(ids) - stored.keys())
-        return replace(found, schemas={**found.schemas, **stored})
-
-    return answers

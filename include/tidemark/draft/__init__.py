@@ -1,0 +1,1 @@
+"""Profiles of records, and drafts of specs, schemas and suites from them."""
