@@ -10,8 +10,8 @@ import pyarrow as pa
 from arro3.core import DataType, Field, Schema
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from tidemark.app.adapters import utc_now
 from tidemark.app.app import App
-from tidemark.app.pipeline import utc_now
 from tidemark.core import plan_rules
 from tidemark.core.accounting import Landing
 from tidemark.core.event_rows import Row, encode
@@ -79,7 +79,7 @@ class _History:
     def begin(cls, app: App, pipeline: str, produced_at: datetime) -> _History:
         spec = app.spec(pipeline)
         app.pipeline(spec.ref).table.prepare(pipeline)
-        watermarks = app.pipeline(spec.ref).watermarks.topic_watermarks(
+        watermarks = app.pipeline(spec.ref).adapters.watermarks.topic_watermarks(
             spec.topic, spec.isolation_level
         )
         table = DeltaTable(app.layout.data_table(spec.target))

@@ -52,7 +52,7 @@ class WholeRuns:
         self._fed = repetition
         fill_topic(self._context, self._name, self._context.records)
         self._total += self._context.records
-        watermarks = self._app.pipeline(self._name).watermarks
+        watermarks = self._app.pipeline(self._name).adapters.watermarks
         found = watermarks.topic_watermarks(self._name, IsolationLevel.READ_COMMITTED)
         self._before = self._after or {partition: 0 for partition in found.partitions}
         self._after = {partition: here.end for partition, here in found.partitions.items()}

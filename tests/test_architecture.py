@@ -169,6 +169,7 @@ def test_i6_only_the_export_command_writes_offsets_to_kafka() -> None:
     assert files_with("alter_consumer_group_offsets") == {f"{package}/kafka/groups.py"}
     assert files_with("groups.commit(") == {f"{package}/bronze/repair/exports.py"}
     assert files_with("repair.exports") == {
+        f"{package}/app/adapters.py",
         f"{package}/app/pipeline.py",
         f"{package}/local/failpoints.py",
     }
@@ -179,7 +180,7 @@ def test_i6_only_the_export_command_writes_offsets_to_kafka() -> None:
         for file in (
             "local/failpoints.py",
             "kafka/groups.py",
-            "app/pipeline.py",
+            "app/adapters.py",
             "bronze/repair/exports.py",
         )
     }

@@ -59,11 +59,11 @@ class Pipelines:
 
     def ingest(self, *names: str, fail_at: str | None = None) -> subprocess.CompletedProcess[str]:
         self._java_calls.write_text("")
-        wrap_part = {} if fail_at is None else {"TIDEMARK_FAIL_AT": fail_at}
+        fail_point = {} if fail_at is None else {"TIDEMARK_FAIL_AT": fail_at}
         command = [str(Path(sys.executable).with_name("tidemark")), "ingest", *names, "--json"]
         return subprocess.run(
             [*command, "--master", "local[2]"],
-            env={**self._environ, **wrap_part},
+            env={**self._environ, **fail_point},
             capture_output=True,
             text=True,
             timeout=500,

@@ -73,7 +73,7 @@ class Tides:
         pipeline = self._app.pipeline("tides")
         if self._app.control.ledger("tides").plans[plan].has_landed:
             return pipeline.executor.execute(plan).wrote
-        sink = FileSink(Path(self._uri), pipeline.log_reader)
+        sink = FileSink(Path(self._uri), pipeline.adapters.log_reader)
         ingest = replace(pipeline.executor, sink=sink)
         return ingest.execute(plan).wrote
 

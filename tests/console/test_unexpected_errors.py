@@ -33,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return Broken() if name in ("watermarks", "log_reader", "cluster") else part
 
     home_lake(tmp_path)
-    monkeypatch.setattr(App, "wrap_part", wrapped)
+    monkeypatch.setattr(App, "wrap_adapter", wrapped)
     return tmp_path
 
 

@@ -63,10 +63,10 @@ def app(home: Path, **environ: str) -> App:
 
 def append_twice(home: Path, fail_at: str | None) -> subprocess.CompletedProcess[str]:
     """Run a process that appends two events to the control table of a home."""
-    wrap_part = {} if fail_at is None else {VARIABLE: fail_at}
+    fail_point = {} if fail_at is None else {VARIABLE: fail_at}
     return subprocess.run(
         [sys.executable, "-c", APPEND_TWICE],
-        env={**os.environ, "TIDEMARK_HOME": str(home), **wrap_part},
+        env={**os.environ, "TIDEMARK_HOME": str(home), **fail_point},
         capture_output=True,
         text=True,
         check=False,
@@ -79,15 +79,15 @@ def test_without_the_variable_adapters_are_not_wrapped(tmp_path: Path) -> None:
     events = plain.pipeline("events")
     assert type(plain.control) is DeltaControlTable
     assert type(events.table) is DeltaDataTable
-    assert type(events.watermarks) is KafkaWatermarkReader
+    assert type(events.adapters.watermarks) is KafkaWatermarkReader
 
 
 def test_only_the_adapter_of_the_step_is_wrapped(tmp_path: Path) -> None:
     """Its other methods stay unchanged."""
-    wrap_part = app(tmp_path, TIDEMARK_FAIL_AT="control.append:after:1")
-    assert type(wrap_part.control) is not DeltaControlTable
-    assert wrap_part.control.ledger("events").event_number == 0
-    assert type(wrap_part.pipeline("events").table) is DeltaDataTable
+    failing = app(tmp_path, TIDEMARK_FAIL_AT="control.append:after:1")
+    assert type(failing.control) is not DeltaControlTable
+    assert failing.control.ledger("events").event_number == 0
+    assert type(failing.pipeline("events").table) is DeltaDataTable
 
 
 @pytest.mark.parametrize(

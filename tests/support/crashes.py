@@ -207,12 +207,12 @@ class Site:
     @contextmanager
     def started(self, command: list[str], *, fail_at: str | None = None) -> Iterator[Running]:
         """Run a process during the block, and kill its session at the end."""
-        wrap_part = {} if fail_at is None else {VARIABLE: fail_at}
+        fail_point = {} if fail_at is None else {VARIABLE: fail_at}
         log = self.home / f"process-{time.monotonic_ns()}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
-                env={**self.variables, **wrap_part},
+                env={**self.variables, **fail_point},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -43,7 +43,7 @@ class MemoryApp(App):
         specs = tuple(self.specs.values())
         return ClusterReport(connection, self.cluster_reader, specs, lambda _: frozenset())
 
-    def wrap_part(self, name: str, part: _Part, /) -> _Part:
+    def wrap_adapter(self, name: str, part: _Part, /) -> _Part:
         if self.lake is not None and name == "watermarks":
             return cast("_Part", self.watermarks or self.lake.watermarks)
         if self.lake is not None and name == "log_reader":

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
 from tests.support import PROJECT
+from tidemark.app.adapters import Adapters, PipelineContext
 from tidemark.app.connections import Connections
-from tidemark.app.pipeline import Pipeline, PipelineContext
+from tidemark.app.pipeline import Pipeline
 from tidemark.bronze.backfill.service import Backfills
 from tidemark.bronze.ingest.executor import PlanExecutor
 from tidemark.bronze.ingest.planner import Planner
@@ -48,8 +49,8 @@ _Service = TypeVar("_Service")
 
 
 @dataclass(frozen=True)
-class PortPipeline(Pipeline):
-    """A pipeline that uses given ports instead of opening its own.
+class PortAdapters(Adapters):
+    """Adapters that a test gives instead of the product's own.
 
     Attributes:
         given: Has `spec`, `watermarks`, `log_reader`, `control`, `table` and `sink`. For a typed
@@ -60,21 +61,16 @@ class PortPipeline(Pipeline):
 
     @classmethod
     def over(cls, given: Any) -> Self:
-        """Return the pipeline of these ports. No check and no decoder has run."""
+        """Return these adapters. No check and no decoder has run."""
         context = PipelineContext(
             layout=Layout(project=PROJECT, home=Path("/nonexistent")),
             connections=Connections(lambda _: None, lambda: None),
             sessions=ApplicationSessions(),
             control=given.control,
-            wrap_part=_unchanged,
+            wrap_adapter=_unchanged,
             now=lambda: NOW,
         )
-        return cls(given.spec, given.spec, context, given)
-
-    @property
-    def table(self) -> Any:
-        """The data table."""
-        return self.given.table
+        return cls(given.spec, context, given)
 
     @property
     def watermarks(self) -> TopicReader:
@@ -86,16 +82,38 @@ class PortPipeline(Pipeline):
         """Reads records of the topic."""
         return self.given.log_reader
 
+    def bronze(self, *, reads_only: bool = False) -> BronzeTable:  # noqa: ARG002
+        """Return the data table."""
+        return self.given.table
+
+
+@dataclass(frozen=True)
+class PortPipeline(Pipeline):
+    """A pipeline that uses given ports instead of opening its own.
+
+    Attributes:
+        adapters: The given ports.
+    """
+
+    adapters: PortAdapters
+
+    @classmethod
+    def over(cls, given: Any) -> Self:
+        """Return the pipeline of these ports."""
+        return cls(given.spec, PortAdapters.over(given))
+
+    @property
+    def table(self) -> Any:
+        """The data table."""
+        return self.adapters.given.table
+
     @property
     def decoder(self) -> DecodePlanner:
         """Plans the decoding."""
-        return self.given.decoding
+        return self.adapters.given.decoding
 
     def _sink(self) -> Sink:
-        return self.given.sink
-
-    def _bronze(self, *, reads_only: bool = False) -> BronzeTable:  # noqa: ARG002
-        return self.given.table
+        return self.adapters.given.sink
 
     def _unfinished_work(self) -> UnfinishedWorkReader:
         return UnfinishedWorkReader(

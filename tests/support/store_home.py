@@ -114,7 +114,7 @@ class _StoreApp(App):
     def engines(self) -> Engines:
         return _NoEngine(self.layout, self.environ)
 
-    def wrap_part(self, name: str, part: _Part, /) -> _Part:
+    def wrap_adapter(self, name: str, part: _Part, /) -> _Part:
         reads_topic = name in ("watermarks", "log_reader") and not isinstance(part, LandedLog)
         return cast("_Part", self.kafka) if reads_topic else part
 

@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 from tidemark.airflow.failures import airflow_failures, raise_failed
+from tidemark.app.adapters import utc_now
 from tidemark.app.app import App
-from tidemark.app.pipeline import utc_now
 from tidemark.app.pipelines import maintain_each, result_of
 from tidemark.core.logs import LogFields
 

@@ -15,6 +15,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from tidemark.app.adapters import Adapters, PipelineContext, utc_now
 from tidemark.app.connections import (
     LOCAL_CONNECTION,
     SPARK_CONNECTION,
@@ -23,7 +24,7 @@ from tidemark.app.connections import (
     spark_connection,
 )
 from tidemark.app.engines import Engines
-from tidemark.app.pipeline import Pipeline, PipelineContext, utc_now
+from tidemark.app.pipeline import Pipeline
 from tidemark.core.errors import InvalidReference, SetupError, TidemarkError
 from tidemark.spark.engine import Server
 from tidemark.spark.sessions import ApplicationSessions, Sessions
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from tidemark.spec.loading import SpecFolder
     from tidemark.sql.tables import Catalog
 
-_Part = TypeVar("_Part")
+_Adapter = TypeVar("_Adapter")
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class App:
         """
         ref = PipelineRef.parse(ref) if isinstance(ref, str) else ref
         context = replace(self.context, sessions=sessions) if sessions else self.context
-        return Pipeline(self.spec(ref), self.spec(ref.live), context)
+        return Pipeline(self.spec(ref), Adapters(self.spec(ref.live), context))
 
     def spec(self, ref: PipelineRef | str) -> PipelineSpec:
         """Return the spec of a pipeline, or of one of its other tables.
@@ -189,7 +190,7 @@ class App:
             connections=self.connections,
             sessions=self.sessions,
             control=self.control,
-            wrap_part=self.wrap_part,
+            wrap_adapter=self.wrap_adapter,
             now=utc_now,
             kafka_timeout_s=self.kafka_timeout_s,
         )
@@ -212,7 +213,7 @@ class App:
         """The control table."""
         from tidemark.delta.control_table import DeltaControlTable
 
-        return self.wrap_part("control", DeltaControlTable(self.layout.control_table))
+        return self.wrap_adapter("control", DeltaControlTable(self.layout.control_table))
 
     def control_repair(self) -> DeltaControlRepair:
         """Return the repair of the control table's files. Needs neither a JVM nor Kafka."""
@@ -257,7 +258,7 @@ class App:
         remove_expired = partial(remove_old_statuses, history)
         tables["status history"] = DeltaMaintainedTable(history, remove_expired=remove_expired)
         return [
-            Maintenance(name=name, table=self.wrap_part("maintenance", table), now=utc_now)
+            Maintenance(name=name, table=self.wrap_adapter("maintenance", table), now=utc_now)
             for name, table in tables.items()
         ]
 
@@ -313,5 +314,5 @@ class App:
 
         return FailPoint(text)
 
-    def wrap_part(self, name: str, part: _Part, /) -> _Part:
-        return self._fail_point.wrap(name, part) if self._fail_point else part
+    def wrap_adapter(self, name: str, adapter: _Adapter, /) -> _Adapter:
+        return self._fail_point.wrap(name, adapter) if self._fail_point else adapter

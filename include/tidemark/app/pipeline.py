@@ -15,21 +15,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from tidemark.app.connections import Connections
+from tidemark.app.adapters import Adapters, PipelineContext
 from tidemark.core.errors import InvalidReference, TidemarkError
 from tidemark.core.offsets import Span, SpanSet, intersection_by_partition, size_of
 from tidemark.core.plan import Plan
 from tidemark.core.plan_rules import check_identity, check_incarnation, check_partitions
 from tidemark.core.table_state import SizeEstimate
-from tidemark.spark.sessions import Sessions
 from tidemark.spec.decode import Part, PublishRule, QuarantineReason
 from tidemark.spec.errors import IsTyped
-from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import PipelineKind, PipelineRef
 from tidemark.spec.upsert import MergePlan
@@ -38,21 +36,18 @@ if TYPE_CHECKING:
     from tidemark.bronze.backfill.service import Backfills
     from tidemark.bronze.ingest.executor import ExecutionResult, PlanExecutor
     from tidemark.bronze.ingest.planner import Planner, PlanResult
-    from tidemark.bronze.ingest.ports import Ports, TopicPorts
+    from tidemark.bronze.ingest.ports import Ports
     from tidemark.bronze.ingest.protocols import (
-        BronzeTable,
         ControlTable,
         DataTable,
         PlanSource,
         Sink,
-        TopicLogReader,
-        TopicReader,
     )
     from tidemark.bronze.ingest.start import StartResult, StartService
     from tidemark.bronze.ingest.start_rules import OtherPartitions, SourceOffsets
     from tidemark.bronze.repair.abandon import Abandon
     from tidemark.bronze.repair.decisions import Decisions
-    from tidemark.bronze.repair.exports import ExportedOffset, GroupOffsets
+    from tidemark.bronze.repair.exports import ExportedOffset
     from tidemark.bronze.repair.rewind import Repair
     from tidemark.bronze.repair.rules import Differences
     from tidemark.bronze.repair.undo import Undo, UndoResult
@@ -79,7 +74,6 @@ if TYPE_CHECKING:
     from tidemark.silver.typed.quarantine import DeltaQuarantine, TypedTablePair
     from tidemark.silver.typed.registry_answers import Registry
     from tidemark.silver.typed.replay_preview import ReplayPreview
-    from tidemark.silver.typed.schema_table import DeltaSchemaStore
     from tidemark.silver.typed.schemas import SchemaRegistry, SchemaStore
     from tidemark.silver.typed.spark_decoder import SparkDecoder
     from tidemark.silver.typed.unnamed import UnnamedFields
@@ -97,56 +91,27 @@ _PAGE_TIMEOUT_S = 5.0
 """Longest wait for Kafka for a page of records, in seconds."""
 
 
-def utc_now() -> datetime:
-    """Return the current time in UTC."""
-    return datetime.now(UTC)
-
-
-class PartWrapper(Protocol):
-    """Wraps parts of a pipeline in tests of crashes."""
-
-    def __call__(self, name: str, part: _Part, /) -> _Part:
-        """Return the part with this name, or in tests of crashes a wrapper of it."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class PipelineContext:
-    """The shared parts of all pipelines of a home.
-
-    Attributes:
-        layout: Folders and tables.
-        connections: Connections to Kafka and to schema registries.
-        sessions: Provides the Spark sessions of jobs.
-        control: The control table.
-        wrap_part: Wraps the parts of pipelines in tests of crashes.
-        now: The clock of services.
-        kafka_timeout_s: Longest wait for Kafka without progress, in seconds; None for the default
-            of each reader.
-    """
-
-    layout: Layout
-    connections: Connections
-    sessions: Sessions
-    control: ControlTable
-    wrap_part: PartWrapper
-    now: Callable[[], datetime]
-    kafka_timeout_s: float | None = None
-
-
 @dataclass(frozen=True)
 class Pipeline:
     """One table of a pipeline, with its spec bound to Kafka, Delta tables and Spark.
 
     Attributes:
         spec: The spec of the table.
-        live_spec: The spec of the live bronze table of the same pipeline.
-        context: What pipelines share.
+        adapters: The adapters of the pipeline.
     """
 
     spec: PipelineSpec
-    live_spec: PipelineSpec
-    context: PipelineContext
+    adapters: Adapters
+
+    @property
+    def live_spec(self) -> PipelineSpec:
+        """The spec of the live bronze table of the same pipeline."""
+        return self.adapters.spec
+
+    @property
+    def context(self) -> PipelineContext:
+        """The settings that all pipelines share."""
+        return self.adapters.context
 
     @property
     def ref(self) -> PipelineRef:
@@ -163,7 +128,7 @@ class Pipeline:
         from tidemark.delta.delta_errors import translate_delta_errors
         from tidemark.delta.table_io import open_if_exists
 
-        uri = self._uri(self.spec.target)
+        uri = self.adapters.uri(self.spec.target)
         with translate_delta_errors(uri, "reading the table"):
             table = open_if_exists(uri)
             return -1 if table is None else table.version()
@@ -181,11 +146,11 @@ class Pipeline:
 
     @property
     def _typed(self) -> Pipeline:
-        return Pipeline(self.live_spec.typed_spec(), self.live_spec, self.context)
+        return Pipeline(self.live_spec.typed_spec(), self.adapters)
 
     @property
     def _live(self) -> Pipeline:
-        return Pipeline(self.live_spec, self.live_spec, self.context)
+        return Pipeline(self.live_spec, self.adapters)
 
     def _check_kind(self, *kinds: PipelineKind) -> None:
         if self.ref.kind not in kinds:
@@ -239,11 +204,11 @@ class Pipeline:
         upserts = self.upserts
         merger = SparkMerger(
             open_session=self.context.sessions.own,
-            typed=self._uri(upserts.spec.target),
-            upsert=self._uri(upserts.upsert.target),
+            typed=self.adapters.uri(upserts.spec.target),
+            upsert=self.adapters.uri(upserts.upsert.target),
             spec=upserts.upsert,
         )
-        return upserts.execute(self._wrap_part("merger", merger))
+        return upserts.execute(self.adapters.wrap("merger", merger))
 
     def size_estimate(self, plan: Plan) -> SizeEstimate:
         """Return the size that a plan would add to the data table. Reads only the table."""
@@ -273,8 +238,8 @@ class Pipeline:
             plans = newest_plans(self.control.ledger(typed.name), size)
         else:
             plans = (sequence, sequence)
-        found = plans and read_unnamed_fields(self._uri(decode.target), *plans)
-        is_masked = Part.VALUE in masked_payloads(self.masked_columns())
+        found = plans and read_unnamed_fields(self.adapters.uri(decode.target), *plans)
+        is_masked = Part.VALUE in masked_payloads(self.adapters.masked_columns())
         return found.without_names() if found and is_masked else found
 
     @property
@@ -282,7 +247,7 @@ class Pipeline:
         """Plans the offsets after the committed offsets, or given offsets. Needs no JVM."""
         from tidemark.bronze.ingest.planner import Planner
 
-        return Planner(spec=self.kafka_spec, ports=self.topic_ports())
+        return Planner(spec=self.kafka_spec, ports=self.adapters.topic_ports())
 
     @property
     def executor(self) -> PlanExecutor:
@@ -292,7 +257,7 @@ class Pipeline:
         return PlanExecutor(
             spec=self.spec,
             ports=self.ports,
-            sink=self._wrap_part("sink", self._sink()),
+            sink=self.adapters.wrap("sink", self._sink()),
             source=self._source(),
         )
 
@@ -323,13 +288,13 @@ class Pipeline:
         from tidemark.silver.typed.quarantine import TypedTablePair
 
         typed, decode = self.typed, self.live_spec.decoding()
-        table = typed_table_of_any_columns(self._uri(decode.target))
+        table = typed_table_of_any_columns(self.adapters.uri(decode.target))
         pair = TypedTablePair(
             table, typed._quarantine(table), typed._typed_table, flattens=decode.flattens
         )
         planner = self._decoder(self._schema_store())
         return TypedClearing(
-            planner=replace(planner, table=self._wrap_part("table", pair)),
+            planner=replace(planner, table=self.adapters.wrap("table", pair)),
             replace_columns=lambda: table.replace_columns(typed.name, typed_schema(decode)),
         ).clear(requested_by, reason, dry_run=dry_run)
 
@@ -340,8 +305,8 @@ class Pipeline:
 
         spec = self.live_spec.typed_spec()
         decode = self.live_spec.decoding()
-        bronze = self._wrap_part(
-            "bronze", FramedBronzeTable(self._uri(self.live_spec.target), reads_only=True)
+        bronze = self.adapters.wrap(
+            "bronze", FramedBronzeTable(self.adapters.uri(self.live_spec.target), reads_only=True)
         )
         table = self.typed._typed_tables()
         return DecodePlanner(
@@ -383,13 +348,13 @@ class Pipeline:
         from tidemark.silver.upsert.table import DeltaUpsertTable
 
         upsert = self.live_spec.upsert()
-        table = DeltaUpsertTable(self._uri(upsert.target), upsert)
+        table = DeltaUpsertTable(self.adapters.uri(upsert.target), upsert)
         return Upserts(
             spec=self.live_spec.typed_spec(),
             upsert=upsert,
             control=self.control,
-            typed=self._wrap_part("typed", self._typed._typed_tables()),
-            table=self._wrap_part("upsert_table", table),
+            typed=self.adapters.wrap("typed", self._typed._typed_tables()),
+            table=self.adapters.wrap("upsert_table", table),
         )
 
     # -- quality -----------------------------------------------------------------------------------
@@ -406,36 +371,32 @@ class Pipeline:
             spark=self.context.sessions.shared,
             suites=layout.expectations,
             docs=DataDocs(layout.data_docs),
-            results=self.check_results,
+            results=self.adapters.check_results,
         )
         return Quality(
             spec=spec,
-            data_table=self._uri(spec.target),
+            data_table=self.adapters.uri(spec.target),
             ports=self.ports,
-            checker=self._wrap_part("quality", checker),
+            checker=self.adapters.wrap("quality", checker),
         )
-
-    @property
-    def check_results(self) -> DeltaCheckResults:
-        """The results of all checks. Needs neither a JVM nor Kafka."""
-        from tidemark.quality.check_results_table import DeltaCheckResults
-
-        table = DeltaCheckResults(self.context.layout.quality_results)
-        return self._wrap_part("results", table)
-
-    def masked_columns(self) -> Collection[str]:
-        """Return the columns whose values the suite hides in reports."""
-        from tidemark.quality.suite import load_suite
-
-        suite = self.live_spec.suite
-        return load_suite(self.context.layout.suite(suite)).masked if suite else ()
 
     @property
     def publication(self) -> Publication:
         """Decides which plans the published view shows. Needs neither a JVM nor Kafka."""
         from tidemark.quality.publication_service import Publication
 
-        return Publication(pipeline=self.kafka_spec.name, ports=self.topic_ports(reads_only=True))
+        return Publication(
+            pipeline=self.kafka_spec.name, ports=self.adapters.topic_ports(reads_only=True)
+        )
+
+    @property
+    def check_results(self) -> DeltaCheckResults:
+        """The results of all checks. Needs neither a JVM nor Kafka."""
+        return self.adapters.check_results
+
+    def masked_columns(self) -> Collection[str]:
+        """Return the columns whose values the suite hides in reports."""
+        return self.adapters.masked_columns()
 
     def payload_decoder(self, records: Iterable[LogRecord]) -> PayloadDecoder:
         """Return the decoder of keys and values of some records, for commands that show them.
@@ -450,13 +411,12 @@ class Pipeline:
     def registry_answers(self) -> Registry:
         """Returns stored schemas, and requests missing ones from the registry."""
         from tidemark.silver.typed.registry_answers import with_stored_schemas
-        from tidemark.silver.typed.schema_table import DeltaSchemaStore
         from tidemark.spec.decode import DEFAULT_REGISTRY
 
         decode = self.live_spec.decode
         registry = decode.registry if decode else DEFAULT_REGISTRY
         return with_stored_schemas(
-            DeltaSchemaStore(self.context.layout.schema_table, registry, self.context.now),
+            self.adapters.schema_store(),
             self.context.connections.registry_answers(registry),
         )
 
@@ -536,7 +496,9 @@ class Pipeline:
         """Return the committed offsets of a consumer group of the cluster, to import."""
         from tidemark.bronze.ingest.start import group_position
 
-        return group_position(self.group_offsets, group, self.spec.topic, self._partitions())
+        return group_position(
+            self.adapters.group_offsets, group, self.spec.topic, self._partitions()
+        )
 
     def checkpoint_position(self, path: str) -> SourceOffsets:
         """Return the position of a Structured Streaming query by its checkpoint, to import."""
@@ -547,7 +509,9 @@ class Pipeline:
     def _partitions(self) -> Collection[int]:
         """Return the partitions of the topic."""
         spec = self.kafka_spec
-        return self.watermarks.topic_watermarks(spec.topic, spec.isolation_level).partitions
+        return self.adapters.watermarks.topic_watermarks(
+            spec.topic, spec.isolation_level
+        ).partitions
 
     def export_offsets(self, group: str, *, dry_run: bool = False) -> tuple[ExportedOffset, ...]:
         """Write the committed offsets to a consumer group. No run does this (I6)."""
@@ -555,8 +519,8 @@ class Pipeline:
 
         exports = Exports(
             spec=self.kafka_spec,
-            ports=self.topic_ports(reads_only=True),
-            groups=self.group_offsets,
+            ports=self.adapters.topic_ports(reads_only=True),
+            groups=self.adapters.group_offsets,
         )
         return exports.export(group, dry_run=dry_run)
 
@@ -564,13 +528,13 @@ class Pipeline:
         """Remove copies of rows from the data table. Needs neither a JVM nor Kafka."""
         from tidemark.delta.deduplication import Deduplication
 
-        return Deduplication(self._uri(self.spec.target), self.name).run(dry_run=dry_run)
+        return Deduplication(self.adapters.uri(self.spec.target), self.name).run(dry_run=dry_run)
 
     @property
     def _starts(self) -> StartService:
         from tidemark.bronze.ingest.start import StartService
 
-        return StartService(spec=self.kafka_spec, ports=self.topic_ports())
+        return StartService(spec=self.kafka_spec, ports=self.adapters.topic_ports())
 
     @property
     def _abandon(self) -> Abandon:
@@ -598,7 +562,7 @@ class Pipeline:
     def _decisions(self) -> Decisions:
         from tidemark.bronze.repair.decisions import Decisions
 
-        return Decisions(spec=self.kafka_spec, ports=self.topic_ports())
+        return Decisions(spec=self.kafka_spec, ports=self.adapters.topic_ports())
 
     @property
     def _repair(self) -> Repair:
@@ -612,7 +576,9 @@ class Pipeline:
         """Return how far the pipeline is behind its topic, with its alarms. Needs no JVM."""
         from tidemark.ops.report.status import pipeline_status
 
-        return pipeline_status(self.kafka_spec, self.topic_ports(), self._unfinished_work())
+        return pipeline_status(
+            self.kafka_spec, self.adapters.topic_ports(), self._unfinished_work()
+        )
 
     def known_watermarks(self) -> KnownWatermarks:
         """Return the current watermarks of the topic, for `coverage`.
@@ -625,7 +591,7 @@ class Pipeline:
 
         spec = self.kafka_spec
         before = self.control.summary(spec.name).event_number
-        watermarks = self.watermarks.topic_watermarks(spec.topic, spec.isolation_level)
+        watermarks = self.adapters.watermarks.topic_watermarks(spec.topic, spec.isolation_level)
         return KnownWatermarks(watermarks=watermarks, event_number=before)
 
     def coverage(
@@ -662,7 +628,7 @@ class Pipeline:
         from tidemark.ops.report.coverage import TopicCoverage
         from tidemark.ops.report.coverage_rows import CoverageReader
 
-        spec, data_log = self.kafka_spec, self._bronze(reads_only=True)
+        spec, data_log = self.kafka_spec, self.adapters.bronze(reads_only=True)
 
         def read() -> TopicCoverage:
             known: KnownWatermarks | None = None
@@ -738,7 +704,7 @@ class Pipeline:
         """
         from tidemark.quality.suite import masked_payloads
 
-        masked = masked_payloads(self.masked_columns())
+        masked = masked_payloads(self.adapters.masked_columns())
         return replace(self._record_reader.page(partition, start, count, topic_id), masked=masked)
 
     def offset_at(self, partition: int, moment: datetime, topic_id: str | None = None) -> int:
@@ -755,14 +721,14 @@ class Pipeline:
             UnknownPartition: The topic has no such partition.
         """
         topic = self.kafka_spec.topic
-        watermarks = self.watermarks.topic_watermarks(topic, self.spec.isolation_level)
+        watermarks = self.adapters.watermarks.topic_watermarks(topic, self.spec.isolation_level)
         ledger = self.control.summary(self.kafka_spec.name)
         if topic_id in (None, ledger.topic_id):
             check_identity(ledger, watermarks)
         else:
             check_incarnation(self.name, topic_id, watermarks)
         check_partitions(watermarks, [partition])
-        return self.watermarks.offsets_at(topic, [partition], moment)[partition]
+        return self.adapters.watermarks.offsets_at(topic, [partition], moment)[partition]
 
     @property
     def _record_reader(self) -> RecordReader:
@@ -781,7 +747,7 @@ class Pipeline:
                 flattens=self.spec.decode.flattens,
             )
         return RecordReader(
-            spec=self.spec, ports=quick.topic_ports(reads_only=True), decoded=decoded
+            spec=self.spec, ports=quick.adapters.topic_ports(reads_only=True), decoded=decoded
         )
 
     def _unfinished_work(self) -> UnfinishedWorkReader:
@@ -819,7 +785,7 @@ class Pipeline:
 
         if self.spec.is_typed:
             return Verifier(spec=self.spec, ports=self.ports)
-        ports = self.topic_ports(reads_only=True)
+        ports = self.adapters.topic_ports(reads_only=True)
         return Verifier(spec=self.spec, ports=ports, row_origins=ports.table)
 
     def report(
@@ -837,10 +803,10 @@ class Pipeline:
         reports = Reports(
             spec=spec,
             control=self.control,
-            data_log=self._bronze(reads_only=True),
-            history=self.check_results,
+            data_log=self.adapters.bronze(reads_only=True),
+            history=self.adapters.check_results,
             publication=self.publication,
-            masked=self.masked_columns(),
+            masked=self.adapters.masked_columns(),
             quarantine=self.quarantine.records if spec.decode else None,
             unnamed_fields=self.unnamed_fields,
             now=self.context.now,
@@ -875,8 +841,8 @@ class Pipeline:
         from tidemark.delta.maintained_table import DeltaMaintainedTable
         from tidemark.ops.maintenance.service import Maintenance, finished_plans
 
-        maintained = self._wrap_part(
-            "maintenance", DeltaMaintainedTable(self._uri(target), self.name)
+        maintained = self.adapters.wrap(
+            "maintenance", DeltaMaintainedTable(self.adapters.uri(target), self.name)
         )
         if self.ref.kind is PipelineKind.UPSERT:
             # No process waits for its files: a failed merge writes new ones.
@@ -898,7 +864,7 @@ class Pipeline:
     @property
     def table(self) -> DataTable:
         """The data table, without Spark. Its use raises `TableAltered` if plans cannot land."""
-        return self._typed_tables() if self.spec.is_typed else self._bronze()
+        return self._typed_tables() if self.spec.is_typed else self.adapters.bronze()
 
     @property
     def quarantine(self) -> DeltaQuarantine:
@@ -915,7 +881,7 @@ class Pipeline:
         from tidemark.silver.typed.quarantine import DeltaQuarantine
 
         return DeltaQuarantine(
-            self._uri(self.live_spec.decoding().quarantine_target),
+            self.adapters.uri(self.live_spec.decoding().quarantine_target),
             self.context.now,
             typed,
             lambda: self.control.ledger(self.name).landed_sequences(),
@@ -923,60 +889,21 @@ class Pipeline:
 
     def with_kafka_timeout(self, seconds: float) -> Pipeline:
         """Return a copy of this pipeline that waits for Kafka for at most some seconds."""
-        return replace(self, context=replace(self.context, kafka_timeout_s=seconds))
-
-    @property
-    def watermarks(self) -> TopicReader:
-        """Reads watermarks of the topic."""
-        from tidemark.kafka.watermarks import TIMEOUT_S, KafkaWatermarkReader
-
-        timeout = self.context.kafka_timeout_s or TIMEOUT_S
-        return self._wrap_part("watermarks", KafkaWatermarkReader(self._kafka_config(), timeout))
-
-    @property
-    def log_reader(self) -> TopicLogReader:
-        """Reads records of the topic with librdkafka."""
-        from tidemark.kafka.reader import PROGRESS_TIMEOUT_S, KafkaLogReader
-
-        timeout = self.context.kafka_timeout_s or PROGRESS_TIMEOUT_S
-        return self._wrap_part("log_reader", KafkaLogReader(self._kafka_config(), timeout))
-
-    @property
-    def group_offsets(self) -> GroupOffsets:
-        """Reads and sets offsets of consumer groups of the cluster."""
-        from tidemark.kafka.groups import KafkaGroupOffsets
-
-        return self._wrap_part("groups", KafkaGroupOffsets(self._kafka_config()))
+        return replace(self, adapters=self.adapters.with_kafka_timeout(seconds))
 
     @property
     def ports(self) -> Ports:
         """The ports of the table. The source of a typed table is the bronze table."""
         if not self.spec.is_typed:
-            return self.topic_ports()
+            return self.adapters.topic_ports()
         from tidemark.bronze.ingest.ports import Ports
 
         bronze_log = self.decoder.bronze_log
         return Ports(
             control=self.control,
             table=self.table,
-            open_watermarks=cache(lambda: self._wrap_part("watermarks", bronze_log)),
-            open_log_reader=cache(lambda: self._wrap_part("log_reader", bronze_log)),
-            now=self.context.now,
-        )
-
-    def topic_ports(self, *, reads_only: bool = False) -> TopicPorts:
-        """Return the ports of the bronze table.
-
-        Args:
-            reads_only: Whether the ports also open a table whose plans cannot land.
-        """
-        from tidemark.bronze.ingest.ports import TopicPorts
-
-        return TopicPorts(
-            control=self.control,
-            table=self._bronze(reads_only=reads_only),
-            open_watermarks=cache(lambda: self.watermarks),
-            open_log_reader=cache(lambda: self.log_reader),
+            open_watermarks=cache(lambda: self.adapters.wrap("watermarks", bronze_log)),
+            open_log_reader=cache(lambda: self.adapters.wrap("log_reader", bronze_log)),
             now=self.context.now,
         )
 
@@ -987,7 +914,7 @@ class Pipeline:
             return PublishedSource(ports=self.ports, decoder=self.decoder)
         from tidemark.bronze.ingest.source import TopicSource
 
-        return TopicSource(ports=self.topic_ports())
+        return TopicSource(ports=self.adapters.topic_ports())
 
     def _sink(self) -> Sink:
         sessions = self.context.sessions
@@ -998,9 +925,9 @@ class Pipeline:
 
         return SparkSink(
             open_session=sessions.shared,
-            uri=self._uri(self.spec.target),
-            kafka_options=spark_options(self._kafka_config()),
-            log_reader=self.log_reader,
+            uri=self.adapters.uri(self.spec.target),
+            kafka_options=spark_options(self.adapters.kafka_config()),
+            log_reader=self.adapters.log_reader,
             now=self.context.now,
             write_options=sessions.write_options,
         )
@@ -1011,19 +938,13 @@ class Pipeline:
         sessions, decode = self.context.sessions, self.live_spec.decoding()
         return SparkDecoder(
             open_session=sessions.shared,
-            bronze=self._uri(self.live_spec.target),
-            typed=self._uri(decode.target),
-            quarantine=self._uri(decode.quarantine_target),
+            bronze=self.adapters.uri(self.live_spec.target),
+            typed=self.adapters.uri(decode.target),
+            quarantine=self.adapters.uri(decode.quarantine_target),
             spec=decode,
             schemas=schemas,
             write_options=sessions.write_options,
         )
-
-    def _bronze(self, *, reads_only: bool = False) -> BronzeTable:
-        from tidemark.delta.data_table import DeltaDataTable
-
-        uri = self._uri(self.spec.target)
-        return self._wrap_part("table", DeltaDataTable(uri, reads_only=reads_only))
 
     def _typed_tables(self) -> TypedTablePair:
         from tidemark.silver.typed.quarantine import TypedTablePair
@@ -1032,26 +953,23 @@ class Pipeline:
         pair = TypedTablePair(
             self._typed_table(), self.quarantine, self._typed_table, flattens=flattens
         )
-        return self._wrap_part("table", pair)
+        return self.adapters.wrap("table", pair)
 
     def _typed_table(self, columns: Mapping[Part, FieldType] | None = None) -> DeltaDataTable:
         from tidemark.silver.typed.columns import typed_table
 
         decode = self.live_spec.decoding()
-        return typed_table(self._uri(decode.target), decode, columns)
+        return typed_table(self.adapters.uri(decode.target), decode, columns)
 
     def _registry(self) -> SchemaRegistry:
         from tidemark.silver.typed.registry import ConfluentRegistry
 
         connection = self.live_spec.decoding().registry
         extra = self.context.connections.extra(connection, "url")
-        return self._wrap_part("registry", ConfluentRegistry(connection, extra))
+        return self.adapters.wrap("registry", ConfluentRegistry(connection, extra))
 
-    def _schema_store(self) -> DeltaSchemaStore:
-        from tidemark.silver.typed.schema_table import DeltaSchemaStore
-
-        table, registry = self.context.layout.schema_table, self.live_spec.decoding().registry
-        return self._wrap_part("schemas", DeltaSchemaStore(table, registry, self.context.now))
+    def _schema_store(self) -> SchemaStore:
+        return self.adapters.wrap("schemas", self.adapters.schema_store())
 
     @property
     def kafka_spec(self) -> PipelineSpec:
@@ -1063,15 +981,6 @@ class Pipeline:
         if not self.spec.reads_kafka:
             raise IsTyped(pipeline=self.name, origin=self.spec.origin)
         return self.spec
-
-    def _kafka_config(self) -> dict[str, object]:
-        return self.context.connections.kafka_config(self.spec.connection)
-
-    def _uri(self, target: str) -> str:
-        return self.context.layout.data_table(target)
-
-    def _wrap_part(self, name: str, part: _Part) -> _Part:
-        return self.context.wrap_part(name, part)
 
 
 def _absolute(path: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tidemark.app.adapters import utc_now
 from tidemark.app.app import App
-from tidemark.app.pipeline import utc_now
 from tidemark.core.errors import TidemarkError
 
 if TYPE_CHECKING:

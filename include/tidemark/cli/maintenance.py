@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.app import option_texts
+from tidemark.app.adapters import utc_now
 from tidemark.app.app import App
-from tidemark.app.pipeline import utc_now
 from tidemark.app.pipelines import maintain_each, result_of
 from tidemark.cli.arguments import AsJson, DryRun, PipelineNamesOrAll
 from tidemark.cli.engine import exit_with

@@ -13,8 +13,8 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from tidemark.app.adapters import utc_now
 from tidemark.app.app import App
-from tidemark.app.pipeline import utc_now
 from tidemark.app.pipelines import for_each
 from tidemark.app.statuses import record_status
 from tidemark.cli.arguments import AsJson, PipelineNamesOrAll

@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from tidemark.app.adapters import utc_now
 from tidemark.app.app import App
-from tidemark.app.pipeline import Pipeline, utc_now
+from tidemark.app.pipeline import Pipeline
 from tidemark.console.guard import Viewer
 from tidemark.console.home import Home
 from tidemark.core.errors import TidemarkError

@@ -11,8 +11,9 @@ from datetime import datetime, timedelta
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar, cast
 
+from tidemark.app.adapters import utc_now
 from tidemark.app.app import App
-from tidemark.app.pipeline import Pipeline, utc_now
+from tidemark.app.pipeline import Pipeline
 from tidemark.console.newest import Key, Newest, NewestValues
 from tidemark.console.observer import FRESH_S, KAFKA_TIMEOUT_S, StatusObserver
 from tidemark.console.recorded_lags import Window

@@ -10,7 +10,7 @@ from datetime import datetime
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
-from tidemark.app.pipeline import utc_now
+from tidemark.app.adapters import utc_now
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_of_thread
 

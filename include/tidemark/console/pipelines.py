@@ -9,7 +9,8 @@ from functools import partial
 
 from starlette.exceptions import HTTPException
 
-from tidemark.app.pipeline import Pipeline, utc_now
+from tidemark.app.adapters import utc_now
+from tidemark.app.pipeline import Pipeline
 from tidemark.bronze.ingest.errors import UnknownPlan
 from tidemark.console.charts import (
     ZOOMS,

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
-from tidemark.app.pipeline import Pipeline, utc_now
+from tidemark.app.adapters import utc_now
+from tidemark.app.pipeline import Pipeline
 from tidemark.console.context import PLANS_PER_PAGE, Page, PageContext
 from tidemark.console.plan_details import publication_statuses
 from tidemark.core.errors import TidemarkError

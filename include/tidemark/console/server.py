@@ -21,8 +21,8 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from tidemark.app.adapters import utc_now
 from tidemark.app.app import App
-from tidemark.app.pipeline import utc_now
 from tidemark.console import backfills, kafka, pipelines, quality, records, runs
 from tidemark.console.backfills import BackfillForm
 from tidemark.console.context import Page, PageContext

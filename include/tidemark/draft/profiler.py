@@ -35,7 +35,7 @@ class Profiler:
     @classmethod
     def of(cls, pipeline: Pipeline) -> Self:
         """Return the profiler of a pipeline. It needs neither a JVM nor Kafka."""
-        ports = pipeline.topic_ports(reads_only=True)
+        ports = pipeline.adapters.topic_ports(reads_only=True)
         return cls(
             spec=pipeline.kafka_spec,
             control=ports.control,

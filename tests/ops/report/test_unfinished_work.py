@@ -21,7 +21,7 @@ from tests.support.plans import MemoryPipeline, make_spec, wanted
 from tests.support.services import NOW, with_ports
 from tests.support.typed_job import NoRows
 from tests.support.typed_lake import DECODE, TypedLake, home_typed_lake
-from tidemark.app.pipeline import utc_now
+from tidemark.app.adapters import utc_now
 from tidemark.bronze.backfill.errors import BackfillAhead
 from tidemark.bronze.backfill.selection import select
 from tidemark.bronze.backfill.service import Backfills
