@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tidemark.app.adapters import Adapters, PipelineContext
-from tidemark.core.errors import InvalidReference, TidemarkError
+from tidemark.core.errors import InvalidReference
 from tidemark.core.offsets import Span, SpanSet, intersection_by_partition, size_of
 from tidemark.core.plan import Plan
-from tidemark.core.plan_rules import check_identity, check_incarnation, check_partitions
 from tidemark.core.table_state import SizeEstimate
 from tidemark.spec.decode import Part, PublishRule, QuarantineReason
 from tidemark.spec.errors import IsTyped
@@ -587,12 +586,9 @@ class Pipeline:
             IsTyped: The table is made from another table.
             TidemarkError: Kafka or the connection failed.
         """
-        from tidemark.ops.report.coverage import KnownWatermarks
+        from tidemark.ops.report.coverage_rows import known_watermarks
 
-        spec = self.kafka_spec
-        before = self.control.summary(spec.name).event_number
-        watermarks = self.adapters.watermarks.topic_watermarks(spec.topic, spec.isolation_level)
-        return KnownWatermarks(watermarks=watermarks, event_number=before)
+        return known_watermarks(self.kafka_spec, self.adapters.topic_ports(reads_only=True))
 
     def coverage(
         self,
@@ -603,81 +599,24 @@ class Pipeline:
         *,
         checks_table: bool = True,
     ) -> TopicCoverage:
-        """Return the state of every offset of the topic, by partition. Needs no JVM.
+        """Return the state of every offset of the topic. See `topic_coverage`. Needs no JVM."""
+        from tidemark.ops.report.coverage_rows import topic_coverage
 
-        Without Kafka, returns the states in the control table and the data table, and the error. A
-        data table that differs from the control table is an error beside the states, too.
-
-        Args:
-            partition: Return only this partition, and read its rows in a window to find missing
-                rows and gaps. Rows of a window that is too large are not read. See
-                `CoverageReader.read_rows`.
-            start: First offset of the window.
-            end: Next offset after the window.
-            read_watermarks: Returns watermarks that may be old; None to read current ones.
-            checks_table: Whether to compare the data table with the control table, which takes long
-                for many plans. A status contains this comparison.
-
-        Raises:
-            UnknownPartition: The topic has no such partition.
-            ControlConflict: Other processes changed the pipeline during each of several attempts.
-        """
-        from tidemark.bronze.ingest.ledgers import read_checked_ledger
-        from tidemark.delta.conflicts import retry_on_conflict
-        from tidemark.delta.opened_tables import reopen_tables
-        from tidemark.ops.report.coverage import TopicCoverage
-        from tidemark.ops.report.coverage_rows import CoverageReader
-
-        spec, data_log = self.kafka_spec, self.adapters.bronze(reads_only=True)
-
-        def read() -> TopicCoverage:
-            known: KnownWatermarks | None = None
-            kafka_error: TidemarkError | None = None
-            try:
-                known = (read_watermarks or self.known_watermarks)()
-            except TidemarkError as error:
-                kafka_error = error
-            # Read the ledger after the watermarks. In an older ledger, offsets that have landed and
-            # that Kafka has deleted since then appear as lost.
-            reopen_tables()
-            reader = CoverageReader(
-                pipeline=spec.name,
-                control=self.control,
-                data_log=data_log,
-                known=known,
-                quarantined=self._quarantined_spans,
-            )
-            if partition is None:
-                partitions = reader.read()
-            else:
-                found = reader.read_rows(partition, start, end)
-                partitions = (found,) if found else ()
-            topic_id = self.control.summary(spec.name).topic_id
-            return TopicCoverage(
-                partitions=partitions,
-                topic_id=topic_id or (known.watermarks.topic_id if known else None),
-                kafka_error=kafka_error,
-            )
-
-        coverage = retry_on_conflict(read)
-        try:
-            if checks_table:
-                read_checked_ledger(self.control, spec.name, data_log, rows=True)
-        except TidemarkError as error:
-            return replace(coverage, table_error=error)
-        return coverage
+        return topic_coverage(
+            self.kafka_spec,
+            self.adapters.topic_ports(reads_only=True),
+            self._quarantined_spans if self.spec.decode else None,
+            (partition, start, end),
+            read_watermarks or self.known_watermarks,
+            checks_table=checks_table,
+        )
 
     def _quarantined_spans(
         self, topic_id: str, within: tuple[int, Span] | None
     ) -> Mapping[int, SpanSet] | None:
-        """Return the offsets in quarantine, by partition; none without a typed table.
-
-        None if they form too many spans for coverage.
-        """
+        """Return the offsets in quarantine; None if they form too many spans for coverage."""
         from tidemark.ops.report.coverage_rows import MOST_SPANS
 
-        if self.spec.decode is None or not self.spec.reads_kafka:
-            return {}
         typed = self.control.summary(self.typed.name)
         unlanded = [record.plan.sequence for record in typed.open_plans()]
         return self.quarantine.open_spans(topic_id, unlanded, MOST_SPANS, within)
@@ -708,27 +647,11 @@ class Pipeline:
         return replace(self._record_reader.page(partition, start, count, topic_id), masked=masked)
 
     def offset_at(self, partition: int, moment: datetime, topic_id: str | None = None) -> int:
-        """Return the first offset with a timestamp at or after a moment, or the log end offset.
+        """Return the first offset at or after a moment. See `records.offset_at`."""
+        from tidemark.ops.report.records import offset_at
 
-        Args:
-            partition: Partition number.
-            moment: The time.
-            topic_id: Incarnation of the topic; None for the one that the pipeline reads.
-
-        Raises:
-            TopicChanged, TopicRecreated, ClusterChanged, OtherIncarnation: Kafka's topic differs
-                from the requested one, so its offsets mean other records.
-            UnknownPartition: The topic has no such partition.
-        """
-        topic = self.kafka_spec.topic
-        watermarks = self.adapters.watermarks.topic_watermarks(topic, self.spec.isolation_level)
-        ledger = self.control.summary(self.kafka_spec.name)
-        if topic_id in (None, ledger.topic_id):
-            check_identity(ledger, watermarks)
-        else:
-            check_incarnation(self.name, topic_id, watermarks)
-        check_partitions(watermarks, [partition])
-        return self.adapters.watermarks.offsets_at(topic, [partition], moment)[partition]
+        ports = self.adapters.topic_ports(reads_only=True)
+        return offset_at(self.kafka_spec, ports, partition, moment, topic_id)
 
     @property
     def _record_reader(self) -> RecordReader:

@@ -11,22 +11,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from tidemark.bronze.ingest.ledgers import check_current
+from tidemark.bronze.ingest.ledgers import check_current, read_checked_ledger
+from tidemark.bronze.ingest.ports import TopicPorts
 from tidemark.bronze.ingest.protocols import BronzeLog, ControlReader
 from tidemark.core import plan_rules
 from tidemark.core.accounting import RangeCount
-from tidemark.core.errors import TopicDiffers
+from tidemark.core.errors import TidemarkError, TopicDiffers
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.delta.conflicts import retry_on_conflict
 from tidemark.delta.errors import ControlConflict
+from tidemark.delta.opened_tables import reopen_tables
 from tidemark.ops.report.coverage import (
     KnownWatermarks,
     OffsetState,
     PartitionCoverage,
     PlanSpan,
+    TopicCoverage,
     coverage,
     states_of,
 )
+from tidemark.spec.model import PipelineSpec
 
 MOST_BYTES = 64 * 2**20
 """Most bytes of offsets and plan numbers that a query decodes: about four million rows."""
@@ -35,6 +40,9 @@ MOST_SPANS = 100_000
 
 HeldRanges: TypeAlias = Sequence[tuple[int, RangeCount]]
 """The ranges that plans hold, each with the number of its plan."""
+QuarantinedSpans: TypeAlias = Callable[[str, tuple[int, Span] | None], Mapping[int, SpanSet] | None]
+"""Returns the quarantined offsets of an incarnation, by partition. Its second argument selects a
+partition and a span there. None means more than `MOST_SPANS` spans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +54,14 @@ class CoverageReader:
         control: The control table.
         data_log: The bronze table.
         known: Newest watermarks of the topic; None if Kafka could not be read.
-        quarantined: Returns the quarantined offsets of an incarnation, by partition. Its second
-            argument selects a partition and a span there. None means more than `MOST_SPANS` spans.
+        quarantined: Returns the quarantined offsets of an incarnation.
     """
 
     pipeline: str
     control: ControlReader
     data_log: BronzeLog
     known: KnownWatermarks | None
-    quarantined: Callable[[str, tuple[int, Span] | None], Mapping[int, SpanSet] | None]
+    quarantined: QuarantinedSpans
 
     def read(self) -> tuple[PartitionCoverage, ...]:
         """Return the coverage of all partitions. Reads no row of the bronze table."""
@@ -133,6 +140,90 @@ class CoverageReader:
             raise ControlConflict(
                 pipeline=ledger.pipeline, event_number=ledger.event_number
             ) from None
+
+
+def known_watermarks(spec: PipelineSpec, ports: TopicPorts) -> KnownWatermarks:
+    """Return the current watermarks of the topic.
+
+    Raises:
+        TidemarkError: Kafka or the connection failed.
+    """
+    before = ports.control.summary(spec.name).event_number
+    return KnownWatermarks(watermarks=ports.watermarks_of(spec), event_number=before)
+
+
+def topic_coverage(
+    spec: PipelineSpec,
+    ports: TopicPorts,
+    quarantined: QuarantinedSpans | None,
+    place: tuple[int | None, int | None, int | None],
+    read_watermarks: Callable[[], KnownWatermarks],
+    *,
+    checks_table: bool,
+) -> TopicCoverage:
+    """Return the state of every offset of the topic, by partition.
+
+    Without Kafka, returns the states in the control table and the data table, and the error. A
+    data table that differs from the control table is an error beside the states, too.
+
+    Args:
+        spec: The pipeline.
+        ports: The ports of its table.
+        quarantined: Returns the offsets in quarantine; None without a typed table.
+        place: A partition, the first offset and the next offset after a window of it. With a
+            partition, returns only its coverage, and reads the rows of the window to find missing
+            rows and gaps. Rows of a window that is too large are not read. See
+            `CoverageReader.read_rows`.
+        read_watermarks: Returns watermarks, which may be old.
+        checks_table: Whether to compare the data table with the control table, which takes long
+            for many plans. A status contains this comparison.
+
+    Raises:
+        UnknownPartition: The topic has no such partition.
+        ControlConflict: Other processes changed the pipeline during each of several attempts.
+    """
+    partition, start, end = place
+
+    def read() -> TopicCoverage:
+        known: KnownWatermarks | None = None
+        kafka_error: TidemarkError | None = None
+        try:
+            known = read_watermarks()
+        except TidemarkError as error:
+            kafka_error = error
+        # Read the ledger after the watermarks. In an older ledger, offsets that have landed and
+        # that Kafka has deleted since then appear as lost.
+        reopen_tables()
+        reader = CoverageReader(
+            pipeline=spec.name,
+            control=ports.control,
+            data_log=ports.table,
+            known=known,
+            quarantined=quarantined or _no_spans,
+        )
+        if partition is None:
+            partitions = reader.read()
+        else:
+            one = reader.read_rows(partition, start, end)
+            partitions = (one,) if one else ()
+        topic_id = ports.control.summary(spec.name).topic_id
+        return TopicCoverage(
+            partitions=partitions,
+            topic_id=topic_id or (known.watermarks.topic_id if known else None),
+            kafka_error=kafka_error,
+        )
+
+    found = retry_on_conflict(read)
+    try:
+        if checks_table:
+            read_checked_ledger(ports.control, spec.name, ports.table, rows=True)
+    except TidemarkError as error:
+        return replace(found, table_error=error)
+    return found
+
+
+def _no_spans(_topic_id: str, _within: tuple[int, Span] | None) -> Mapping[int, SpanSet]:
+    return {}
 
 
 def _with_quarantined(

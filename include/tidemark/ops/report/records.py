@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, TypeVar
 
 from tidemark.bronze.ingest.ledgers import check_current, read_checked_ledger
@@ -87,6 +88,36 @@ class RecordReader:
                 rule=rule,
             )
         return Span(start, start + count)
+
+
+def offset_at(
+    spec: PipelineSpec,
+    ports: TopicPorts,
+    partition: int,
+    moment: datetime,
+    topic_id: str | None,
+) -> int:
+    """Return the first offset with a timestamp at or after a moment, or the log end offset.
+
+    Args:
+        spec: The pipeline.
+        ports: The ports of its table.
+        partition: Partition number.
+        moment: The time.
+        topic_id: Incarnation of the topic; None for the one that the pipeline reads.
+
+    Raises:
+        TopicChanged, TopicRecreated, ClusterChanged, OtherIncarnation: Kafka's topic differs
+            from the requested one, so its offsets mean other records.
+        UnknownPartition: The topic has no such partition.
+    """
+    current, ledger = ports.watermarks_of(spec), ports.control.summary(spec.name)
+    if topic_id in (None, ledger.topic_id):
+        plan_rules.check_identity(ledger, current)
+    else:
+        plan_rules.check_incarnation(spec.name, topic_id, current)
+    plan_rules.check_partitions(current, [partition])
+    return ports.watermarks.offsets_at(spec.topic, [partition], moment)[partition]
 
 
 @dataclass(slots=True)
