@@ -78,7 +78,7 @@ class _History:
     @classmethod
     def begin(cls, app: App, pipeline: str, produced_at: datetime) -> _History:
         spec = app.spec(pipeline)
-        app.pipeline(spec.ref).table.prepare(pipeline)
+        app.pipeline(spec.ref).adapters.bronze().prepare(pipeline)
         watermarks = app.pipeline(spec.ref).adapters.watermarks.topic_watermarks(
             spec.topic, spec.isolation_level
         )

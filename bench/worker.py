@@ -46,7 +46,7 @@ class LandPipeline:
             plan = app.pipeline(self.pipeline).planner.plan(self.requested_by).plan
             if plan is None:
                 raise RuntimeError(f"there is nothing to land for {self.pipeline}")
-            done = app.pipeline(self.pipeline).executor.execute(plan.sequence)
+            done = app.pipeline(self.pipeline).ingest(plan.sequence)
         return {**watch.metrics(), "records": done.landing.records}
 
 
@@ -123,8 +123,8 @@ class DecodePipeline:
         app = App.from_environment(self.landing.environ)
         with timed(_own_cpu) as watch:
             landed = self.landing.land()
-            while (plan := app.pipeline(self.landing.pipeline).decoder.plan().plan) is not None:
-                app.pipeline(plan.pipeline).executor.execute(plan.sequence)
+            while app.pipeline(self.landing.pipeline).typed.decode() is not None:
+                pass
         metrics = watch.metrics()
         return {**metrics, "decode_seconds": metrics["seconds"] - landed["seconds"]}
 

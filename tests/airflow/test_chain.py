@@ -72,9 +72,9 @@ class Tides:
         """Execute a plan, and return whether it wrote rows. A landed plan needs no sink."""
         pipeline = self._app.pipeline("tides")
         if self._app.control.ledger("tides").plans[plan].has_landed:
-            return pipeline.executor.execute(plan).wrote
+            return pipeline.ingest(plan).wrote
         sink = FileSink(Path(self._uri), pipeline.adapters.log_reader)
-        ingest = replace(pipeline.executor, sink=sink)
+        ingest = replace(pipeline.bronze.executor, sink=sink)
         return ingest.execute(plan).wrote
 
     def planned(self) -> dict[int, list[tuple[int, int, int]]]:

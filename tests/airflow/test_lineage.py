@@ -306,11 +306,11 @@ def test_the_tables_of_many_pipelines_are_read_once(task_probe: Probe, spark_sub
             lake.land_values([b"a"])
             lake.run()
         merger = NoRows(root / "silver" / f"{name}_latest")
-        assert pipeline.upserts.execute(merger)
+        assert pipeline.upsert.planner.execute(merger)
         for _ in range(2):
             lake.land_values([b"a"])
             lake.run()
-        merges[name] = pipeline.upserts.execute(merger)
+        merges[name] = pipeline.upsert.planner.execute(merger)
         for plan in lake.control.ledger(name).plans:
             pipeline.check_results.append(QualityReport(pipeline=name, plan_sequence=plan, **CHECK))
     environ = environ_of(spark_submit, ExitCode.OK)
@@ -371,7 +371,7 @@ def test_lineage_has_no_offsets_that_a_landing_missed(
     merger = NoRows(lake.root / "silver" / "events_latest")
     lake.land_values([b"a"])
     lake.run()
-    assert pipeline.upserts.execute(merger)
+    assert pipeline.upsert.planner.execute(merger)
     bronze.produce(3, 0)
     bronze.plan(2, 1)
     with pytest.raises(RecordsMissed):
@@ -381,7 +381,7 @@ def test_lineage_has_no_offsets_that_a_landing_missed(
     assert lake.decoding.plan().plan
     with pytest.raises(RecordsMissed):
         replace(lake.ingest, sink=FirstRangeOnly(lake.sink)).execute(2)
-    merge = pipeline.upserts.execute(merger)
+    merge = pipeline.upsert.planner.execute(merger)
     assert merge
     answer = task_probe.ask(
         "lineage_reads",

@@ -21,7 +21,7 @@ from tidemark.delta.data_table import DeltaDataTable
 from tidemark.kafka.errors import EmbeddedBrokerStopped, InvalidConnection, UnknownConnection
 from tidemark.spark.settings import SHORT_RUN_RECORDS
 from tidemark.spark.submit import application_name
-from tidemark.spec.errors import SpecError, UnknownPipeline
+from tidemark.spec.errors import IsTyped, SpecError, UnknownPipeline
 from tidemark.spec.model import PipelineSpec
 
 SECRET = "do-not-tell"
@@ -175,16 +175,23 @@ def test_reading_specs_needs_no_connection() -> None:
     assert app().spec("prices").connection == "kafka_default"
 
 
-@pytest.mark.parametrize("table", ["decoder", "quarantine", "typed"])
-def test_upsert_tables_have_no_typed_table(tmp_path: Path, table: str) -> None:
-    """The typed table of the live pipeline is not used instead."""
+def test_another_table_of_a_pipeline_is_no_pipeline(tmp_path: Path) -> None:
+    """A typed table has plans of its own, an upsert table has none."""
     (tmp_path / "events.yaml").write_text(
         "name: events\ntopic: t\nschedule: '@daily'\n"
         "decode: {value: {format: string}, upsert: {}}\n"
     )
-    pipeline = app(TIDEMARK_PIPELINES=str(tmp_path)).pipeline("events@upsert")
-    with pytest.raises(InvalidReference, match="events@upsert"):
-        getattr(pipeline, table)
+    home = app(TIDEMARK_PIPELINES=str(tmp_path))
+    for table in ("events@typed", "events@upsert"):
+        with pytest.raises(IsTyped, match=table):
+            home.pipeline(table)
+        assert home.pipeline_of(table).name == "events"
+    assert (home.table("events").name, home.table("events@typed").name) == (
+        "events",
+        "events@typed",
+    )
+    with pytest.raises(IsTyped, match="events@upsert"):
+        home.table("events@upsert")
 
 
 # -- spark settings ------------------------------------------------------------------------------

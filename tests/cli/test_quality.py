@@ -78,7 +78,7 @@ class Desk:
         app = App.from_environment()
         plan = app.pipeline("events").planner.plan(f"after {len(before)} records").plan
         assert plan is not None
-        app.pipeline("events").executor.execute(plan.sequence)
+        app.pipeline("events").ingest(plan.sequence)
         return self.places() - before
 
 

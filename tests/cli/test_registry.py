@@ -129,10 +129,10 @@ def test_plans_with_stored_schemas_need_no_registry(
         connect(monkeypatch, proxy.address)
         offline("decode", "events")
     offline("decode", "events")
-    App.from_environment().pipeline("events@typed").abandon(1, "ops", "a test")
+    App.from_environment().table("events@typed").repair.abandon(1, "ops", "a test")
     offline("decode", "events")
     assert submitted == ["events@typed=1", "events@typed=1", "events@typed=2"]
-    App.from_environment().pipeline("events@typed").abandon(2, "ops", "a test")
+    App.from_environment().table("events@typed").repair.abandon(2, "ops", "a test")
     with monkeypatch.context() as undefined:
         for variable in connection_environ({}, "trades"):
             undefined.delenv(variable)
@@ -173,7 +173,7 @@ def test_a_run_requests_each_schema_once(tmp_path: Path, lake: TypedLake) -> Non
             "TIDEMARK_PIPELINES": str(tmp_path / "pipelines"),
             **connection_environ({"url": f"http://{proxy.address}"}, "trades"),
         }
-        decoding = App(environ=environ).pipeline("events").decoder
+        decoding = App(environ=environ).pipeline("events").typed.planner
         for outcome in (PlanOutcome.NEW, PlanOutcome.KEPT):
             planning = decoding.plan()
             assert planning.outcome is outcome

@@ -48,7 +48,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TypedLake:
             "plan": plan.sequence,
             "wrote": True,
             "records": landing.records,
-            "quarantined": app.pipeline(plan.pipeline).quarantined(plan.sequence),
+            "quarantined": app.pipeline_of(plan.pipeline).typed.quarantined(plan.sequence),
         }
         return JobRun(exit_code=ExitCode.OK, results=[result])
 

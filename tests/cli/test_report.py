@@ -246,7 +246,7 @@ def test_fields_without_a_name_in_the_schema_are_counted_by_name(
     values = [b'{"n": 1}', b'{"n": 2, "venue": "X"}', b'{"venue": "X", "<b>&": 1}']
     typed.land_values(values)
     assert offline("report", "events", "--json").json["unnamed_fields"] is None
-    spec = app_of(tmp_path)().pipeline("events").live_spec
+    spec = app_of(tmp_path)().pipeline("events").spec
     typed.decode = spec.decoding()
     typed.run()
     done = offline("report", "events")

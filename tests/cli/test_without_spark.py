@@ -109,7 +109,7 @@ def test_a_withdrawn_plan_has_the_commands_that_remove_its_rows_from_other_table
     lake.run()
     spec.write_text(spec.read_text().replace("publish: always, ", ""))
     pipeline = App.from_environment().pipeline("events")
-    pipeline.upserts.execute(NoRows(tmp_path / "lakehouse" / "silver" / "events_latest"))
+    pipeline.upsert.planner.execute(NoRows(tmp_path / "lakehouse" / "silver" / "events_latest"))
     pipeline.publication.release(1, "ada", "checked by hand")
     upsert = unconnected("upsert", "events", "--dry-run")
     assert upsert.out == "events: nothing to do\n"
@@ -127,7 +127,7 @@ def test_a_withdrawn_plan_has_the_commands_that_remove_its_rows_from_other_table
     )
     (found,) = unconnected("upsert", "events", "--dry-run", "--json").json
     assert (found["to_decode"], found["to_remove"]) == (0, 2)
-    lake = replace(lake, hidden=pipeline.decoder.hidden)
+    lake = replace(lake, hidden=pipeline.typed.planner.hidden)
     lake.run()
     assert unconnected(*withdraw, "--json").json["next"] == []
 
@@ -164,7 +164,7 @@ def test_a_verification_names_the_plans_of_another_level_than_the_present_one(
     pipeline.run("first")
     pipeline.spec = replace(pipeline.spec, isolation_level=IsolationLevel.READ_COMMITTED)
     found = pipeline.verify.verify()
-    monkeypatch.setattr("tidemark.app.pipeline.Pipeline.verify", lambda *_: found)
+    monkeypatch.setattr("tidemark.app.tables.PlannedTable.verify", lambda *_: found)
     shown = unconnected("verify", "events")
     assert (
         "3 offsets of plan 1 compared at read_uncommitted, at which they landed: the rows may "

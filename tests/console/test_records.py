@@ -60,7 +60,7 @@ def test_records_of_flattened_values_are_the_same_as_of_values_in_one_column(
         home.mkdir()
         value = f"{{format: json, schema: {names}, keep_rest: true}}"
         typed = home_typed_lake(home, f"flatten: {flatten}, value: {value}")
-        typed.decode = app_of(home)().pipeline("events").live_spec.decoding()
+        typed.decode = app_of(home)().pipeline("events").spec.decoding()
         typed.land_values(values)
         typed.run()
         monkeypatch.setenv("TIDEMARK_HOME", str(home))

@@ -116,7 +116,7 @@ def test_names_of_unnamed_fields_need_the_right_to_payloads(
     monkeypatch.setattr(quality, "utc_now", lambda: NOW + timedelta(hours=1))
     decode = "value: {format: json, schema: {n: long}, keep_rest: true}"
     typed = home_typed_lake(tmp_path, decode)
-    typed.decode = app_of(tmp_path)().pipeline("events").live_spec.decoding()
+    typed.decode = app_of(tmp_path)().pipeline("events").spec.decoding()
     typed.land_values([b'{"n": 1, "alice": 2}'])
     typed.run()
     assert ["alice", "1"] in cells(console_of(tmp_path).get(PAGE).text)

@@ -95,8 +95,8 @@ def undo(site: Site, name: str, random: Random) -> object:
 
 
 def decode(site: Site, name: str, random: Random) -> object:
-    planned = site.app.pipeline("events").decoder.plan().plan
-    return planned and site.app.pipeline("events@typed").executor.execute(planned.sequence).landing
+    planned = site.app.pipeline("events").typed.plan().plan
+    return planned and site.app.table("events@typed").execute(planned.sequence).landing
 
 
 def produce(site: Site, name: str, random: Random) -> None:

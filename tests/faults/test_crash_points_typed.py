@@ -85,15 +85,15 @@ def rows(site: Site, target: str) -> list[dict[str, Any]]:
 
 
 def plan_decoding(site: Site) -> Plan:
-    plan = site.app.pipeline("events").decoder.plan().plan
+    plan = site.app.pipeline("events").typed.plan().plan
     assert plan is not None
     return plan
 
 
 def decode(site: Site) -> None:
     """Decode all remaining rows in this process."""
-    while (plan := site.app.pipeline("events").decoder.plan().plan) is not None:
-        site.app.pipeline("events@typed").executor.execute(plan.sequence)
+    while site.app.pipeline("events").typed.decode() is not None:
+        pass
 
 
 def assert_settled(table_judge: TableJudge, site: Site) -> None:
@@ -107,9 +107,9 @@ def assert_settled(table_judge: TableJudge, site: Site) -> None:
         if row["closed_by"] is None:
             assert remaining.pop((row["partition"], row["offset"])) == row["value"] == b"no"
     assert remaining == {}
-    backlog = site.app.pipeline("events").decoder.backlog()
+    backlog = site.app.pipeline("events").typed.planner.backlog()
     assert set(backlog.as_record().values()) == {0}
-    site.app.pipeline("events@typed").verify().check()
+    site.app.table("events@typed").verify().check()
 
 
 def landings(site: Site, plan: Plan) -> int:
@@ -205,15 +205,15 @@ def test_a_killed_merge_is_completed_once_when_repeated(
     table_judge: TableJudge, site: Site, at: str
 ) -> None:
     decode(site)
-    assert site.app.pipeline("events@upsert").merge() is not None
+    assert site.app.pipeline("events").upsert.merge() is not None
     land(site, 20)
     decode(site)
-    merge = site.app.pipeline("events").upserts.next()
+    merge = site.app.pipeline("events").upsert.planner.next()
     assert merge is not None
-    site.crash(site.driver("upsert", merge.version, pipeline="events@upsert"), at)
+    site.crash(site.driver("upsert", merge.version, pipeline="events"), at)
     again = site.run(site.tidemark("upsert", "events", "--master=local[2]"))
     assert ("nothing to do" in again.printed) == ("after" in at)
-    assert site.app.pipeline("events").upserts.next() is None
+    assert site.app.pipeline("events").upsert.planner.next() is None
     newest: dict[tuple[int, str], tuple[int, Any]] = {}
     for row in rows(site, "silver/events"):
         newest[row["partition"], row["key"]] = (row["offset"], row["value"])

@@ -216,7 +216,7 @@ def test_s27_executors_decode_protobuf_with_python(
     rows = pa.table(DeltaTable(uri).scan()).to_pylist()
     read = sorted((row["partition"], row["offset"], row["value"]) for row in rows)
     assert read == [(p, n, {"id": n}) for p in range(_PARTITIONS) for n in range(_MESSAGES)]
-    quarantined = site.app.pipeline("events").quarantine.records()
+    quarantined = site.app.pipeline("events").typed.quarantine.records()
     assert sorted((each.partition, each.offset) for each in quarantined) == [
         (0, _MESSAGES),
         (1, _MESSAGES),

@@ -78,7 +78,7 @@ def test_without_the_variable_adapters_are_not_wrapped(tmp_path: Path) -> None:
     plain = app(tmp_path)
     events = plain.pipeline("events")
     assert type(plain.control) is DeltaControlTable
-    assert type(events.table) is DeltaDataTable
+    assert type(events.adapters.bronze()) is DeltaDataTable
     assert type(events.adapters.watermarks) is KafkaWatermarkReader
 
 
@@ -87,7 +87,7 @@ def test_only_the_adapter_of_the_step_is_wrapped(tmp_path: Path) -> None:
     failing = app(tmp_path, TIDEMARK_FAIL_AT="control.append:after:1")
     assert type(failing.control) is not DeltaControlTable
     assert failing.control.ledger("events").event_number == 0
-    assert type(failing.pipeline("events").table) is DeltaDataTable
+    assert type(failing.pipeline("events").adapters.bronze()) is DeltaDataTable
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def check(sequence: int, *, passes: bool) -> Program:
         Quality(
             spec=pipeline.spec,
             data_table="",
-            ports=replace(pipeline.pipeline.ports, control=control),
+            ports=replace(pipeline.pipeline.bronze.ports, control=control),
             checker=_FixedResult(passes),
         ).check(sequence)
         recorded = control.appends[-1] + 1 if control.done else None

@@ -109,7 +109,7 @@ def check(
     Quality(
         spec=lake.spec,
         data_table=str(lake.uri),
-        ports=lake.pipeline.ports,
+        ports=lake.pipeline.bronze.ports,
         checker=FixedResult(passed, severity, during=during),
     ).check(plan)
 

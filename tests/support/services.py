@@ -12,6 +12,8 @@ from tests.support import PROJECT
 from tidemark.app.adapters import Adapters, PipelineContext
 from tidemark.app.connections import Connections
 from tidemark.app.pipeline import Pipeline
+from tidemark.app.tables import BronzePart
+from tidemark.app.typed import TypedPart
 from tidemark.bronze.backfill.service import Backfills
 from tidemark.bronze.ingest.executor import PlanExecutor
 from tidemark.bronze.ingest.planner import Planner
@@ -88,6 +90,31 @@ class PortAdapters(Adapters):
 
 
 @dataclass(frozen=True)
+class PortBronze(BronzePart):
+    """A bronze table with a given sink."""
+
+    adapters: PortAdapters
+
+    def _sink(self) -> Sink:
+        return self.adapters.given.sink
+
+
+@dataclass(frozen=True)
+class PortTyped(TypedPart):
+    """A typed table with a given planner and a given sink."""
+
+    adapters: PortAdapters
+
+    @property
+    def planner(self) -> DecodePlanner:
+        """Plans the records to decode."""
+        return self.adapters.given.decoding
+
+    def _sink(self) -> Sink:
+        return self.adapters.given.sink
+
+
+@dataclass(frozen=True)
 class PortPipeline(Pipeline):
     """A pipeline that uses given ports instead of opening its own.
 
@@ -97,30 +124,18 @@ class PortPipeline(Pipeline):
 
     adapters: PortAdapters
 
-    @classmethod
-    def over(cls, given: Any) -> Self:
-        """Return the pipeline of these ports."""
-        return cls(given.spec, PortAdapters.over(given))
-
     @property
     def table(self) -> Any:
         """The data table."""
         return self.adapters.given.table
 
     @property
-    def decoder(self) -> DecodePlanner:
-        """Plans the decoding."""
-        return self.adapters.given.decoding
-
-    def _sink(self) -> Sink:
-        return self.adapters.given.sink
+    def bronze(self) -> PortBronze:
+        """The bronze table."""
+        return PortBronze(self.spec, self.adapters)
 
     def _unfinished_work(self) -> UnfinishedWorkReader:
-        return UnfinishedWorkReader(
-            spec=self.spec,
-            control=self.control,
-            quarantined=lambda _plans: 0,
-        )
+        return UnfinishedWorkReader(spec=self.spec, control=self.control)
 
 
 def _unchanged(_: str, part: _Part, /) -> _Part:
@@ -136,7 +151,14 @@ class Services:
     @property
     def pipeline(self: Any) -> PortPipeline:
         """The pipeline over these ports."""
-        return PortPipeline.over(self)
+        return PortPipeline(PortAdapters.over(self))
+
+    @property
+    def planned_table(self: Any) -> PortBronze | PortTyped:
+        """The table over these ports."""
+        adapters = PortAdapters.over(self)
+        is_typed = adapters.spec.is_typed
+        return (PortTyped if is_typed else PortBronze)(adapters.spec, adapters)
 
     @property
     def planner(self) -> Planner:
@@ -146,7 +168,7 @@ class Services:
     @property
     def ingest(self) -> PlanExecutor:
         """Executes plans."""
-        return self.pipeline.executor
+        return self.planned_table.executor
 
     @property
     def backfills(self) -> Backfills:
@@ -161,27 +183,27 @@ class Services:
     @property
     def undo(self) -> Undo:
         """Removes the rows of landed plans."""
-        return self.pipeline._undo
+        return self.planned_table.repair._undo
 
     @property
     def abandon(self) -> Abandon:
         """Abandons plans."""
-        return self.pipeline._abandon
+        return self.planned_table.repair._abandon
 
     @property
     def decisions(self) -> Decisions:
         """Records decisions of operators."""
-        return self.pipeline._decisions
+        return self.pipeline.repair._decisions
 
     @property
     def repair(self) -> Repair:
         """Repairs the control table from the data table."""
-        return self.pipeline._repair
+        return self.planned_table.repair._repair
 
     @property
     def verify(self) -> Verifier:
         """Compares the data table with the topic."""
-        return self.pipeline._verifier
+        return self.planned_table.verifier
 
     @property
     def unfinished_work(self) -> UnfinishedWorkReader:

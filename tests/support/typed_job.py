@@ -48,7 +48,9 @@ def main() -> None:
         plan = PlanRef.parse(text)
         if any(Path(each).name == "upsert.py" for each in sys.argv):
             uri = Path(os.environ["TIDEMARK_HOME"]) / "lakehouse/silver/events_latest"
-            merge = App.from_environment().pipeline(plan.pipeline).upserts.execute(NoRows(uri))
+            merge = (
+                App.from_environment().pipeline(plan.pipeline).upsert.planner.execute(NoRows(uri))
+            )
             assert merge is not None
             results.append({"pipeline": plan.pipeline, **merge.as_record()})
         else:

@@ -269,7 +269,7 @@ def upsert_run(spark: JobOperator, pipelines: Sequence[str], versions: str) -> O
 
     def merged_before(pipeline: Pipeline) -> Mapping[str, Any] | None:
         version = planned[pipeline.name]
-        return None if version is None else pipeline.upserts.table.merge_after(version)
+        return None if version is None else pipeline.upsert.planner.table.merge_after(version)
 
     for name, merge in for_each(spark.app, list(planned), merged_before).items():
         if isinstance(merge, TidemarkError):
@@ -433,7 +433,8 @@ def _versions(app: App, pipelines: Sequence[str]) -> dict[str, int | TidemarkErr
         for kind in (PipelineKind.TYPED, PipelineKind.UPSERT)
     ]
     names = [str(spec.ref) for spec in app.valid_specs(tables)]
-    return for_each(app, names, lambda each: each.table_version())
+    found = map_in_threads(names, app.table_version, PLANNING_THREADS)
+    return dict(zip(names, found, strict=True))
 
 
 def plan_event(app: App, record: PlanRecord) -> dict[str, Any] | None:

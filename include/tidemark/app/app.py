@@ -25,10 +25,11 @@ from tidemark.app.connections import (
 )
 from tidemark.app.engines import Engines
 from tidemark.app.pipeline import Pipeline
+from tidemark.app.tables import PlannedTable
 from tidemark.core.errors import InvalidReference, SetupError, TidemarkError
 from tidemark.spark.engine import Server
 from tidemark.spark.sessions import ApplicationSessions, Sessions
-from tidemark.spec.errors import UnknownPipeline
+from tidemark.spec.errors import IsTyped, UnknownPipeline
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import PipelineKind, PipelineRef
@@ -94,7 +95,7 @@ class App:
     # -- pipelines ---------------------------------------------------------------------------------
 
     def pipeline(self, ref: PipelineRef | str, sessions: Sessions | None = None) -> Pipeline:
-        """Return a pipeline, or one of its other tables, by a reference such as `prices@typed`.
+        """Return a pipeline.
 
         Args:
             ref: The table.
@@ -102,12 +103,30 @@ class App:
 
         Raises:
             UnknownPipeline, SpecError: There is no valid spec of this name.
+            IsTyped: The reference names another table of a pipeline, such as `prices@typed`.
             NotDecoded, NotUpserted: The spec defines no such table.
             InvalidReference: No table can have this name.
         """
-        ref = PipelineRef.parse(ref) if isinstance(ref, str) else ref
+        spec = self.spec(ref)
+        if not spec.reads_kafka:
+            raise IsTyped(pipeline=spec.name, origin=spec.origin)
         context = replace(self.context, sessions=sessions) if sessions else self.context
-        return Pipeline(self.spec(ref), Adapters(self.spec(ref.live), context))
+        return Pipeline(Adapters(spec, context))
+
+    def pipeline_of(self, ref: PipelineRef | str, sessions: Sessions | None = None) -> Pipeline:
+        """Return the pipeline of one of its tables, such as `prices` of `prices@typed`."""
+        return self.pipeline(self.spec(ref).ref.live, sessions)
+
+    def table(self, ref: PipelineRef | str) -> PlannedTable:
+        """Return the table with plans of a reference: `prices` or `prices@typed`."""
+        is_typed = self.spec(ref).is_typed
+        return self.pipeline_of(ref).typed if is_typed else self.pipeline(ref).bronze
+
+    def table_version(self, ref: PipelineRef | str) -> int:
+        """Return the newest version of a table; -1 if it does not exist."""
+        from tidemark.delta.data_table import DeltaDataTable
+
+        return DeltaDataTable(self.layout.data_table(self.spec(ref).target)).version_and_id()[0]
 
     def spec(self, ref: PipelineRef | str) -> PipelineSpec:
         """Return the spec of a pipeline, or of one of its other tables.
@@ -237,9 +256,7 @@ class App:
     def maintenance(self, table: str) -> Maintenance:
         """Return the maintenance of one of `data_tables`. Needs no JVM."""
         ref = PipelineRef.parse(table)
-        if ref.kind is PipelineKind.QUARANTINE:
-            return self.pipeline(ref.live).quarantine_maintenance()
-        return self.pipeline(ref).maintenance()
+        return self.pipeline(ref.live).maintenance(ref.kind)
 
     def shared_maintenance(self) -> list[Maintenance]:
         """Return the maintenance of the tables that pipelines share."""

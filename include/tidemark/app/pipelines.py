@@ -96,16 +96,25 @@ class Outcomes:
 
 
 def for_each(
-    app: App, names: Sequence[str], use_case: Callable[[Pipeline], T]
+    app: App,
+    names: Sequence[str],
+    use_case: Callable[[Pipeline], T],
+    find: Callable[[App, str], Pipeline] = App.pipeline,
 ) -> dict[str, T | TidemarkError]:
     """Return the result or the named error of a use case of each pipeline.
+
+    Args:
+        app: Tidemark.
+        names: The pipelines; with `App.pipeline_of` also tables such as `prices@typed`.
+        use_case: The use case.
+        find: Returns the pipeline of a name.
 
     Raises:
         SpecError: The folder of specs does not exist.
     """
     # An unreadable folder is an error of all pipelines.
     _ = app.specs
-    found = map_in_threads(names, lambda name: use_case(app.pipeline(name)), PLANNING_THREADS)
+    found = map_in_threads(names, lambda name: use_case(find(app, name)), PLANNING_THREADS)
     return dict(zip(names, found, strict=True))
 
 
@@ -114,17 +123,19 @@ def plan_each(
     names: Sequence[str],
     next_plan: Callable[[Pipeline], PlanResult],
     progress: Callable[[str], None],
+    find: Callable[[App, str], Pipeline] = App.pipeline,
 ) -> Planned:
     """Record the next plan of each pipeline, or find its recorded one. Starts no Spark.
 
     Args:
         app: Tidemark.
-        names: The pipelines, as texts of `PipelineRef`.
+        names: The pipelines or their tables, as for `for_each`.
         next_plan: Plans one pipeline.
         progress: Called with a line for each plan.
+        find: As for `for_each`.
     """
     plans, outcomes = [], Outcomes()
-    for name, result in for_each(app, names, next_plan).items():
+    for name, result in for_each(app, names, next_plan, find).items():
         if isinstance(result, TidemarkError):
             outcomes.add(name, result)
         elif result.plan is None:
@@ -220,7 +231,7 @@ class Pipelines:
         """
         outcomes, names, new_plan = Outcomes(), self.names, NewDecodePlans(replayed)
         while names:
-            plans, others = plan_each(self.app, names, new_plan, self.progress)
+            plans, others = plan_each(self.app, names, new_plan, self.progress, App.pipeline_of)
             outcomes.extend(others)
             done = self.execute("decode", [plan.ref for plan in plans])
             outcomes.extend(done)
@@ -270,7 +281,9 @@ class Pipelines:
     def upsert(self) -> Outcomes:
         """Merge the missing records into the upsert table of each pipeline."""
         outcomes, refs = Outcomes(), []
-        found = for_each(self.app, self.names, lambda each: each.upserts.next())
+        found = for_each(
+            self.app, self.names, lambda each: each.upsert.planner.next(), App.pipeline_of
+        )
         origins = {PipelineRef.parse(name).name: each for name, each in found.items()}
         for origin, merge in outcomes.successes(origins).items():
             if merge is None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from tidemark.app.app import App
 from tidemark.app.pipeline import Pipeline
+from tidemark.app.typed import TypedPart
 from tidemark.bronze.ingest.errors import CommitNotFound
 from tidemark.bronze.ingest.ledgers import recorded_plan, refuse_cancelled
 from tidemark.bronze.ingest.planner import PlanOutcome, PlanResult
@@ -84,9 +85,12 @@ def plan(
 
 def ingest(pipeline: Pipeline, plan: PlanRef) -> Result:
     """Execute a plan: from Kafka into the bronze table, or from bronze into the typed table."""
-    execution = pipeline.ingest(plan.sequence)
-    quarantined = pipeline.quarantined(plan.sequence)
-    unnamed = pipeline.unnamed_fields(plan.sequence) if pipeline.spec.is_typed else None
+    table = pipeline.table_of(plan)
+    execution = table.execute(plan.sequence)
+    quarantined, unnamed = None, None
+    if isinstance(table, TypedPart):
+        quarantined = table.quarantined(plan.sequence)
+        unnamed = table.unnamed_fields(plan.sequence)
     if unnamed and unnamed.records:
         log.warning(
             "records have fields that the schema does not name pipeline=%s plan=%d records=%d "
@@ -116,7 +120,7 @@ def check(pipeline: Pipeline, plan: PlanRef) -> Result:
 
 def upsert(pipeline: Pipeline, _: MergeRef | None) -> Result | None:
     """Merge missing records into the upsert table; None if there are none."""
-    merge = pipeline.merge()
+    merge = pipeline.upsert.merge()
     return None if merge is None else merge.as_record()
 
 
@@ -137,7 +141,7 @@ def publish(pipeline: Pipeline, run: PipelineRun) -> Result | None:
 
 def preview_replay(pipeline: Pipeline, replay: ReplayRef) -> Result:
     """Decode open records in quarantine with the current spec. Writes nothing."""
-    return pipeline.preview_replay(replay.partition, replay.reason).as_record()
+    return pipeline.typed.preview_replay(replay.partition, replay.reason).as_record()
 
 
 class NewDecodePlans:
@@ -172,13 +176,13 @@ class NewDecodePlans:
 
     def _next(self, pipeline: Pipeline) -> PlanResult:
         for topic_id, spans in self._replayed.items():
-            result = pipeline.decoder.replay(topic_id, spans)
+            result = pipeline.typed.planner.replay(topic_id, spans)
             if result.plan is None:
                 continue
             if result.plan.topic_id == topic_id:
                 self._replayed[topic_id] = difference_by_partition(spans, result.plan.spans())
             return result
-        return pipeline.decoder.plan()
+        return pipeline.typed.plan()
 
 
 # -- the work that is left -----------------------------------------------------------------------
@@ -225,7 +229,7 @@ def remaining_work(pipeline: Pipeline) -> RemainingWork:
         to_check=tuple(pipeline.publication.unchecked()),
         to_decode=backlog.offsets if backlog else 0,
         unchecked=backlog.unchecked if backlog else 0,
-        to_merge=pipeline.upserts.next() if pipeline.spec.has_upsert else None,
+        to_merge=pipeline.upsert.planner.next() if pipeline.spec.has_upsert else None,
     )
 
 
@@ -239,7 +243,7 @@ def _newest_settled(pipeline: Pipeline) -> int | None:
 
 
 def _backlog(pipeline: Pipeline) -> DecodeBacklog | None:
-    return pipeline.decoder.backlog() if pipeline.spec.decode else None
+    return pipeline.typed.planner.backlog() if pipeline.spec.decode else None
 
 
 def offsets_of(app: App, refs: Sequence[AnyRef]) -> int | None:
@@ -269,6 +273,7 @@ class Step(Generic[Ref]):
     Attributes:
         take: Takes the step for a plan, merge or replay of a pipeline, and returns plain values.
             None if there was nothing to do.
+        find: Returns the pipeline of a plan, merge or replay, by the name of its table.
         needs_spark: Whether the step is a job.
         parse: Returns the plan, merge or replay of a text.
         take_all: Takes the step for several plans; None to take it for each.
@@ -283,6 +288,7 @@ class Step(Generic[Ref]):
     """
 
     take: Callable[[Pipeline, Any], Any] = lambda *_: None
+    find: Callable[[App, str, Sessions], Pipeline] = App.pipeline
     needs_spark: bool = True
     parse: Callable[[str], Any] = PlanRef.parse
     take_all: Callable[[App, Sessions, Sequence[Ref]], list[Outcome]] | None = None
@@ -300,7 +306,7 @@ class Step(Generic[Ref]):
 
         def one(ref: Ref) -> Result:
             with named_failures(app, f"executing {ref}"):
-                found: Result | None = self.take(app.pipeline(ref.pipeline, sessions), ref)
+                found: Result | None = self.take(self.find(app, ref.pipeline, sessions), ref)
                 return found or {"outcome": PlanOutcome.NOTHING.value}
 
         if self.take_all:
@@ -381,8 +387,7 @@ class PipelineRun:
     def __init__(self, app: App, sessions: Sessions, plan: PlanRef, stopped: Event) -> None:
         self._app = app
         self._stopped = stopped
-        self._pipeline_of = partial(app.pipeline, sessions=sessions)
-        self.pipeline = self._pipeline_of(plan.pipeline)
+        self.pipeline = app.pipeline(plan.pipeline, sessions)
         self.plan = plan
         self.steps: list[Result] = []
         self.codes: list[int] = []
@@ -396,9 +401,7 @@ class PipelineRun:
             nonlocal argument
             with named_failures(self._app, f"{step} of {self.plan.pipeline}"):
                 for argument in left:
-                    is_plan = isinstance(argument, PlanRef)
-                    table = self._pipeline_of(argument.pipeline) if is_plan else self.pipeline
-                    found: Result | None = STEPS[step].take(table, argument)
+                    found: Result | None = STEPS[step].take(self.pipeline, argument)
                     return found
             return None
 
@@ -454,6 +457,7 @@ STEPS: Mapping[str, Step[Any]] = {
     ),
     "ingest": Step(
         take=ingest,
+        find=App.pipeline_of,
         concurrent=True,
         left=PipelineRun.open_plan,
         reads_kafka=True,
@@ -471,6 +475,7 @@ STEPS: Mapping[str, Step[Any]] = {
     ),
     "decode": Step(
         take=ingest,
+        find=App.pipeline_of,
         concurrent=True,
         has=lambda spec: spec.decode is not None,
         left=PipelineRun.decode_plans,
@@ -499,7 +504,9 @@ STEPS: Mapping[str, Step[Any]] = {
 
 JOBS: Mapping[str, Step[Any]] = {
     **{name: step for name, step in STEPS.items() if step.needs_spark},
-    "replay_preview": Step(take=preview_replay, parse=ReplayRef.parse, reads_registry=True),
+    "replay_preview": Step(
+        take=preview_replay, find=App.pipeline_of, parse=ReplayRef.parse, reads_registry=True
+    ),
     # It plans the decodes, which resolves schema ids.
     "run": Step(
         take_all=complete,

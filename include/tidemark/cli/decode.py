@@ -39,7 +39,7 @@ from tidemark.silver.typed.decoder import DecodeBacklog
 from tidemark.silver.typed.quarantine_record import QuarantinedRecord
 from tidemark.silver.typed.replay_preview import ReplayPreview, chosen, offsets_by_topic_id
 from tidemark.spec.decode import QuarantineReason
-from tidemark.spec.ref import PipelineKind, PipelineRef, ReplayRef, plan_text
+from tidemark.spec.ref import PipelineRef, ReplayRef, plan_text
 
 if TYPE_CHECKING:
     from tidemark.silver.typed.decoded_payloads import PayloadDecoder
@@ -104,9 +104,10 @@ def decode(
     if from_scratch != (reason is not None):
         raise typer.BadParameter("use --from-scratch and --reason TEXT together")
     tidemark = App.from_environment()
-    names = [tidemark.pipeline(name).typed.spec.name for name in dict.fromkeys(pipelines)]
+    names = [tidemark.pipeline(name).typed.name for name in dict.fromkeys(pipelines)]
     if reason is not None and dry_run:
-        _print_clearings(for_each(tidemark, names, _clearing(reason, dry_run=True)), as_json)
+        clearings = for_each(tidemark, names, _clearing(reason, dry_run=True), App.pipeline_of)
+        _print_clearings(clearings, as_json)
         return
     if dry_run:
         _print_backlog(tidemark, names, as_json=as_json)
@@ -114,7 +115,7 @@ def decode(
     engine = on_engine(tidemark, master, names)
     refused = Outcomes()
     if reason is not None:
-        cleared = for_each(tidemark, names, _clearing(reason))
+        cleared = for_each(tidemark, names, _clearing(reason), App.pipeline_of)
         names = [name for name in names if isinstance(cleared[name], ClearedTable)]
         for name, each in cleared.items():
             if isinstance(each, ClearedTable):
@@ -125,10 +126,10 @@ def decode(
         engine = on_engine(tidemark, master, names)
     outcomes = engine.decode() if names else Outcomes()
     outcomes.extend(refused)
-    backlogs = for_each(tidemark, names, lambda each: each.decoder.backlog())
+    backlogs = for_each(tidemark, names, lambda each: each.typed.planner.backlog(), App.pipeline_of)
     hidden = {name: each for name, each in backlogs.items() if isinstance(each, DecodeBacklog)}
     waiting = {
-        name: tidemark.pipeline(PipelineRef.parse(name).name).publication.unchecked()
+        name: tidemark.pipeline_of(name).publication.unchecked()
         for name, each in hidden.items()
         if each.unchecked
     }
@@ -140,7 +141,7 @@ def decode(
 
 def _clearing(reason: str, *, dry_run: bool = False) -> Callable[[Pipeline], ClearedTable]:
     by = requester()
-    return lambda typed: typed.clear_typed(by, reason, dry_run=dry_run)
+    return lambda pipeline: pipeline.typed.clear(by, reason, dry_run=dry_run)
 
 
 def _print_clearings(found: Mapping[str, ClearedTable | TidemarkError], as_json: bool) -> None:
@@ -182,10 +183,12 @@ def upsert(
     Repeating the command is safe. With nothing to merge, no Spark starts.
     """
     tidemark = App.from_environment()
-    names = list(dict.fromkeys(tidemark.pipeline(name).upserts.spec.origin for name in pipelines))
+    names = list(dict.fromkeys(pipelines))
+    for name in names:
+        tidemark.spec(name).upsert()
     if dry_run:
         outcomes = Outcomes.of(for_each(tidemark, names, _draft_of_merge))
-        backlogs = for_each(tidemark, names, lambda each: each.decoder.backlog())
+        backlogs = for_each(tidemark, names, lambda each: each.typed.planner.backlog())
     else:
         outcomes, backlogs = on_engine(tidemark, master, names).upsert(), {}
     # A merge has no plan.
@@ -203,7 +206,7 @@ def upsert(
 
 
 def _draft_of_merge(pipeline: Pipeline) -> Result:
-    merge = pipeline.upserts.next()
+    merge = pipeline.upsert.planner.next()
     return {"outcome": PlanOutcome.NOTHING.value} if merge is None else merge.as_record()
 
 
@@ -257,11 +260,12 @@ def list_records(
     \b
     tidemark quarantine list prices --reason malformed --show --limit 5
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
-    typed = App.from_environment().pipeline(pipeline).typed
+    owner = App.from_environment().pipeline(pipeline)
+    typed = owner.typed
     found = chosen(typed.quarantine.records(closed=everything), partition, reason)
     most = limit or (None if as_json and not show else _MAX_LISTED)
     listed = found[:most]
-    masked = masked_payloads(typed.masked_columns()) if show else frozenset()
+    masked = masked_payloads(owner.masked_columns()) if show else frozenset()
     if as_json:
         print_json(
             [
@@ -282,7 +286,7 @@ def list_records(
         )
     if show:
         contents = (content for _, content in typed.quarantine.contents(listed))
-        decoder = typed.payload_decoder(contents)
+        decoder = owner.payload_decoder(contents)
         for each, record in typed.quarantine.contents(listed):
             _print_content(typed.name, each, record, masked, decoder)
         note_undecoded(decoder)
@@ -344,7 +348,7 @@ def replay(
         _print_previews(outcomes, as_json=as_json)
         return
 
-    next_step = f"next: tidemark upsert {pipeline}" if typed.live_spec.has_upsert else None
+    next_step = f"next: tidemark upsert {pipeline}" if typed.spec.has_upsert else None
     outcomes = on_engine(tidemark, master, [typed.name]).decode(offsets_by_topic_id(wanted))
     _print(outcomes, next_step, as_json=as_json)
 
@@ -393,7 +397,7 @@ def _print_previews(outcomes: Outcomes, *, as_json: bool) -> None:
 
 
 def _print_backlog(tidemark: App, names: list[str], *, as_json: bool) -> None:
-    backlogs = {name: tidemark.pipeline(name).decoder.backlog() for name in names}
+    backlogs = {name: tidemark.pipeline_of(name).typed.planner.backlog() for name in names}
     if as_json:
         print_json([{"pipeline": name, **each.as_record()} for name, each in backlogs.items()])
         return
@@ -442,21 +446,26 @@ def _print_hidden(
             out.print(f"{name}: {text}: tidemark publication list {origin}")
 
 
-def next_commands(pipeline: Pipeline, plan: Plan) -> list[str]:
+def next_commands(app: App, plan: Plan) -> list[str]:
     """Return the commands that update typed and upsert tables after the withdrawal of a plan.
 
     Args:
-        pipeline: The table of the plan.
+        app: Tidemark.
         plan: A plan that an operator has undone or rejected.
 
     Returns:
         No commands after the withdrawal of a bronze plan that has no decoded rows.
     """
-    name, is_typed = pipeline.ref.name, pipeline.ref.kind is PipelineKind.TYPED
-    if not is_typed and not pipeline.decoded_offsets(plan):
+    pipeline = app.pipeline_of(plan.pipeline)
+    if plan.pipeline == pipeline.name and not _decoded_offsets(pipeline, plan):
         return []
-    upsert = [f"tidemark upsert {name}"] if pipeline.live_spec.has_upsert else []
-    return [f"tidemark decode {name}", *upsert]
+    upsert = [f"tidemark upsert {pipeline.name}"] if pipeline.spec.has_upsert else []
+    return [f"tidemark decode {pipeline.name}", *upsert]
+
+
+def _decoded_offsets(pipeline: Pipeline, plan: Plan) -> int:
+    """Return how many offsets of a bronze plan are decoded; 0 without a typed table."""
+    return pipeline.typed.decoded_offsets(plan) if pipeline.spec.decode else 0
 
 
 def print_next(commands: Sequence[str]) -> None:

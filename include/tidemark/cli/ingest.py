@@ -103,7 +103,7 @@ def check(
     data stays landed.
     """
     app = App.from_environment()
-    spec = app.pipeline(pipeline).kafka_spec
+    spec = app.pipeline(pipeline).spec
     sequence = plan_number or app.control.summary(spec.name).last_landed_sequence
     if sequence is None:
         print_json({"outcome": "nothing landed"}) if as_json else out.print("nothing landed yet")

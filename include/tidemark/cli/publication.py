@@ -96,7 +96,7 @@ def view(
     disappear, and no rows are copied.
     """
     tidemark = App.from_environment()
-    spec = tidemark.pipeline(pipeline).kafka_spec
+    spec = tidemark.pipeline(pipeline).spec
     table = tidemark.layout.data_table(spec.target)
     sql = published_view(spec.name, table, tidemark.layout.control_table, engine)
     if as_json:
@@ -114,12 +114,13 @@ def _decide(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    table = App.from_environment().pipeline(pipeline)
-    decided = decide(table.publication, plan_number, requester(), reason, dry_run=dry_run)
-    decode = table.spec.decode
+    app = App.from_environment()
+    owner = app.pipeline(pipeline)
+    decided = decide(owner.publication, plan_number, requester(), reason, dry_run=dry_run)
+    decode = owner.spec.decode
     is_hidden = decided.decision is not None and not decided.decision.status.is_visible
     follows = decode is not None and decode.publish is PublishRule.CHECKED
-    commands = next_commands(table, decided.plan) if is_hidden and follows else []
+    commands = next_commands(app, decided.plan) if is_hidden and follows else []
     if as_json:
         outcome = "draft" if dry_run else "decided"
         print_json({**decided.as_record(), "outcome": outcome, "next": commands})

@@ -9,7 +9,8 @@ import typer
 
 from tidemark.app import option_texts
 from tidemark.app.app import App
-from tidemark.app.pipeline import Pipeline
+from tidemark.app.repair import BronzeRepairPart
+from tidemark.app.tables import PlannedTable
 from tidemark.bronze.repair.rules import Differences
 from tidemark.cli.arguments import (
     AsJson,
@@ -68,7 +69,7 @@ def abandon(
     For a plan that is too large, or whose range Kafka no longer has. A driver that still executes
     the plan cannot land it afterwards, so nothing lands twice. A landed plan cannot be abandoned.
     """
-    abandoned = _pipeline(pipeline).abandon(
+    abandoned = _table(pipeline).repair.abandon(
         plan_number, requester(), reason, discard=discard, dry_run=dry_run
     )
     if as_json:
@@ -104,9 +105,11 @@ def undo(
     the bronze table instead of Kafka. It refuses if the bronze table lacks landed rows, or if their
     number is unknown.
     """
-    table = _pipeline(pipeline)
-    undone = table.undo(plan_number, requester(), reason, allow_loss=allow_loss, dry_run=dry_run)
-    commands = next_commands(table, undone.plan)
+    app = App.from_environment()
+    undone = app.table(pipeline).repair.undo(
+        plan_number, requester(), reason, allow_loss=allow_loss, dry_run=dry_run
+    )
+    commands = next_commands(app, undone.plan)
     if as_json:
         values = {"plan": undone.as_record(), "next": commands}
         _print_record("undone", values, dry_run=dry_run)
@@ -141,7 +144,7 @@ def accept_loss(
     unread offsets below the low watermarks are recorded as lost, with your name, the time and the
     reason. Partitions without a loss do not change. The decision is final.
     """
-    accepted = _pipeline(pipeline).accept_loss(
+    accepted = _decisions(pipeline).accept_loss(
         partition or (), requester(), reason, dry_run=dry_run
     )
     rows = [
@@ -162,7 +165,7 @@ def accept_recreation(
     topic stay in the data table with its topic_id; its unread records are lost. Your name, the time
     and the reason are recorded. The decision is final.
     """
-    accepted = _pipeline(pipeline).accept_recreation(requester(), reason, dry_run=dry_run)
+    accepted = _decisions(pipeline).accept_recreation(requester(), reason, dry_run=dry_run)
     _print_decision(
         "accepted",
         dry_run,
@@ -182,7 +185,7 @@ def rewind(
     execute older plans can no longer land them. Offsets that Kafka has deleted since then raise
     LostRange.
     """
-    found = _pipeline(pipeline).rewind(requester(), reason, dry_run=dry_run)
+    found = _table(pipeline).repair.rewind(requester(), reason, dry_run=dry_run)
     _print_differences("undone", dry_run, found, as_json)
 
 
@@ -202,7 +205,7 @@ def rebuild(
     It also had the decisions about publication: the plans that this command records are unchecked.
     Reject or release plans again before the next run checks them.
     """
-    found = _pipeline(pipeline).rebuild(requester(), reason, dry_run=dry_run)
+    found = _table(pipeline).repair.rebuild(requester(), reason, dry_run=dry_run)
     _print_differences("rebuilt", dry_run, found, as_json)
 
 
@@ -213,7 +216,7 @@ def deduplicate(pipeline: PipelineTable, dry_run: DryRunOrApply, as_json: AsJson
     id, partition, offset and plan are copies if all their columns are equal; one of them stays.
     Ends with DuplicatesDiffer and removes nothing if the columns differ. Does not read Kafka.
     """
-    copies = _pipeline(pipeline).deduplicate(dry_run=dry_run)
+    copies = _table(pipeline).repair.deduplicate(dry_run=dry_run)
     if as_json:
         counts = {"copies": copies.rows, "unread_files": copies.unread_files}
         _print_record("removed", counts, dry_run=dry_run)
@@ -246,8 +249,12 @@ def repair(dry_run: DryRunOrApply, as_json: AsJson = False) -> None:
     out.print("dry run: nothing was written" if dry_run else "repaired")
 
 
-def _pipeline(name: str) -> Pipeline:
-    return App.from_environment().pipeline(name)
+def _table(name: str) -> PlannedTable:
+    return App.from_environment().table(name)
+
+
+def _decisions(name: str) -> BronzeRepairPart:
+    return App.from_environment().pipeline(name).repair
 
 
 def _print_differences(outcome: str, dry_run: bool, found: Differences, as_json: bool) -> None:

@@ -36,7 +36,7 @@ def verify(
     For NAME@typed, the bronze table takes the place of Kafka. Values of fields are not compared,
     and rows are never mislabelled.
     """
-    compared = App.from_environment().pipeline(pipeline)
+    compared = App.from_environment().table(pipeline)
     other = "its bronze table" if compared.spec.is_typed else "Kafka"
     text = f"comparing {pipeline} with {other}, by partition"
     with phase(text, quiet_s=SHORT_S) as show_done:

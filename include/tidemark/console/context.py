@@ -79,21 +79,30 @@ class PageContext:
         return has_all and self.viewer.may_see_invalid_specs()
 
     def pipeline(self, name: str) -> Pipeline:
-        """Return a visible pipeline, or another table of one, such as `prices@typed`.
+        """Return a visible pipeline.
+
+        Raises:
+            UnknownPipeline, SpecError, InvalidReference, NotDecoded, NotUpserted: As `table_spec`.
+            IsTyped: This is another table of a pipeline, such as `prices@typed`.
+        """
+        return self.app.pipeline(self.table_spec(name).ref)
+
+    def table_spec(self, name: str) -> PipelineSpec:
+        """Return the spec of a visible pipeline, or of another table of one.
 
         Args:
-            name: The text of its reference.
+            name: The text of its reference, such as `prices@typed`.
 
         Raises:
             UnknownPipeline: No pipeline has this name, or the viewer may not see it.
             SpecError: Its spec is invalid, and the viewer may see invalid specs.
             InvalidReference, NotDecoded, NotUpserted: The pipeline has no such table.
         """
-        app, ref = self.app, PipelineRef.parse(name)
-        spec = app.specs.get(ref.name)
+        ref = PipelineRef.parse(name)
+        spec = self.app.specs.get(ref.name)
         if not (self.sees_all if spec is None else self.viewer.may_see(spec)):
             raise UnknownPipeline(pipeline=name, known=())
-        return app.pipeline(ref)
+        return self.app.spec(ref)
 
     def page(self, template: str, **values: Any) -> Page:
         """Return a page with the values that all templates use."""

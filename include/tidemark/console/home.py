@@ -198,7 +198,7 @@ class Home:
         After a change of the topic, of the connection, or of the incarnation or the partitions of
         the plans, no watermarks from before are returned.
         """
-        spec, ledger = pipeline.kafka_spec, pipeline.control.summary(pipeline.name)
+        spec, ledger = pipeline.spec, pipeline.control.summary(pipeline.name)
         parts = (
             _log_source(self.app, spec),
             *(ledger.cluster_id, ledger.topic_id, frozenset(ledger.starts)),

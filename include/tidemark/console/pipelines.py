@@ -157,8 +157,9 @@ def pipeline(
     found = coverage if isinstance(coverage, TopicCoverage) else TopicCoverage(partitions=())
     chosen_partitions = choose_partitions(found.partitions, BARS, start, end)
     bars = [_bar(link, each, shown) for each, shown in chosen_partitions.partitions]
-    dag_id = pipeline.live_spec.dag_id
+    dag_id = pipeline.spec.dag_id
     accepted = {} if isinstance(tables.losses, TidemarkError) else tables.losses
+    shown = () if isinstance(plans, TidemarkError) else plans
     return context.page(
         "pipeline.html",
         name=name,
@@ -183,9 +184,9 @@ def pipeline(
         accepted_offsets=size_of(accepted),
         partition=partition,
         plan_spans=PLAN_SPANS,
-        plans=() if isinstance(plans, TidemarkError) else plans,
+        plans=shown,
         plans_error=plans if isinstance(plans, TidemarkError) else None,
-        statuses={} if isinstance(plans, TidemarkError) else publication_statuses(pipeline, plans),
+        statuses=publication_statuses(pipeline.spec, shown),
         period=period,
         periods={each: context.link("pipelines", name, period=each) for each in Period},
         window=window,
@@ -273,22 +274,23 @@ def metrics(context: PageContext) -> str:
 
 def plans(context: PageContext, name: str, before: int | None) -> Page:
     """Plans of a pipeline, newest first, a page of them."""
-    pipeline = context.pipeline(name)
+    spec = context.table_spec(name)
     entries = context.home.plans(name, before, PLANS_PER_PAGE)
     older = entries[-1].record.plan.sequence if entries else 1
     return context.page(
         "plans.html",
         name=name,
         plans=entries,
-        statuses=publication_statuses(pipeline, entries),
+        statuses=publication_statuses(spec, entries),
         older=older,
-        spec=pipeline.spec,
+        spec=spec,
     )
 
 
 def plan(context: PageContext, name: str, sequence: int) -> Page:
     """One plan: ranges, events, checks and publication."""
-    pipeline = context.pipeline(name)
+    spec = context.table_spec(name)
+    pipeline = context.app.pipeline_of(name)
     entries = pipeline.control.plan_history(name, sequence, sequence + 1)
     if not entries:
         newest = pipeline.control.summary(name).last_sequence
@@ -297,7 +299,7 @@ def plan(context: PageContext, name: str, sequence: int) -> Page:
     return context.page(
         "plan.html",
         name=name,
-        spec=pipeline.spec,
+        spec=spec,
         details=details,
         suite_error=context.suite_error(pipeline) if details.checked else None,
         attempts=attempts(context, pipeline, entries[0].record.plan.ref) if details.checked else (),

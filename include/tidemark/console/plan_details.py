@@ -13,6 +13,7 @@ from tidemark.core.plan_history import PlanEntry, PlanState
 from tidemark.core.publication import NOT_CHECKED, PublicationStatus
 from tidemark.ops.report.errors import landing_command
 from tidemark.quality.check_results import CheckedPlan, CheckResult, Severity
+from tidemark.spec.model import PipelineSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +90,11 @@ class PlanDetails:
 
 
 def plan_details(context: PageContext, pipeline: Pipeline, entry: PlanEntry) -> PlanDetails:
-    """Return a plan with its newest check and its publication."""
-    ref, has_checks = entry.record.plan.ref, pipeline.spec.reads_kafka
+    """Return a plan of a pipeline or of its typed table, with its newest check."""
+    ref = entry.record.plan.ref
+    has_checks = ref.pipeline == pipeline.name
     return PlanDetails(
-        name=pipeline.name,
+        name=ref.pipeline,
         entry=entry,
         has_checks=has_checks,
         checked=pipeline.check_results.checked([ref]).get(ref) if has_checks else None,
@@ -100,12 +102,12 @@ def plan_details(context: PageContext, pipeline: Pipeline, entry: PlanEntry) -> 
     )
 
 
-def publication_statuses(pipeline: Pipeline, entries: Sequence[PlanEntry]) -> Mapping[int, str]:
+def publication_statuses(spec: PipelineSpec, entries: Sequence[PlanEntry]) -> Mapping[int, str]:
     """Return the publication status of each plan by its number.
 
     Plans without rows and plans of a table without checks are absent.
     """
-    if not pipeline.spec.reads_kafka:
+    if not spec.reads_kafka:
         return {}
     records = [each.record for each in entries if each.record.has_rows]
     return {record.plan.sequence: record.publication_status for record in records}

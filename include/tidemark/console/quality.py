@@ -57,7 +57,7 @@ def checks(context: PageContext, name: str, before: int | None) -> Page:
         checked=checked,
         observed=context.observed(pipeline),
         suite_error=context.suite_error(pipeline),
-        statuses=publication_statuses(pipeline, entries),
+        statuses=publication_statuses(pipeline.spec, entries),
         older=numbers[-1] if numbers else 1,
     )
 
@@ -127,7 +127,7 @@ def _quarantined(
     pipeline: Pipeline,
 ) -> tuple[list[QuarantinedRecord], Mapping[tuple[str, str | None, str | None], int]]:
     """Return the first open records, and the number of all by reason, part, and field or rule."""
-    quarantine = pipeline.quarantine
+    quarantine = pipeline.typed.quarantine
     records = quarantine.records(most=QUARANTINED + 1)
     return records, quarantine.reasons(MOST_REASONS) if records else {}
 

@@ -37,7 +37,7 @@ class Profiler:
         """Return the profiler of a pipeline. It needs neither a JVM nor Kafka."""
         ports = pipeline.adapters.topic_ports(reads_only=True)
         return cls(
-            spec=pipeline.kafka_spec,
+            spec=pipeline.spec,
             control=ports.control,
             data_log=ports.table,
             registry=pipeline.registry_answers,

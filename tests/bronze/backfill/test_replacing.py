@@ -303,7 +303,7 @@ def test_checks_of_a_replaced_plan_read_its_version(lake: FileLake, spark: Spark
     quality = Quality(
         spec=lake.spec,
         data_table=str(lake.uri),
-        ports=lake.pipeline.ports,
+        ports=lake.pipeline.bronze.ports,
         checker=checker,
     )
     for plan in (1, 2, 3):

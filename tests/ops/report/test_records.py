@@ -47,7 +47,6 @@ from tidemark.ops.report.errors import FilesTooLarge
 from tidemark.ops.report.record_page import DecodingState, PagePart, RecordPage
 from tidemark.ops.report.records import RecordReader
 from tidemark.spec.model import StartPolicy
-from tidemark.spec.ref import PipelineKind
 
 
 def page(pipeline: MemoryPipeline, count: int = 10, topic_id: str | None = None) -> RecordPage:
@@ -763,10 +762,3 @@ def test_json_has_text_or_base64_of_each_payload_or_none(tmp_path: Path) -> None
     bare = lake.pipeline.records(0, 0, 1).as_record(payloads=False)["records"][0]
     assert {"key", "value", "headers"}.isdisjoint(bare["record"] | bare["rows"][0])
     assert bare["record"]["size"] == 5
-
-
-def test_a_spec_of_a_typed_table_has_no_page_of_records() -> None:
-    pipeline = MemoryPipeline()
-    spec = replace(pipeline.spec, ref=pipeline.spec.ref.of_kind(PipelineKind.TYPED))
-    with pytest.raises(InvalidReference):
-        replace(pipeline.pipeline, spec=spec).records(0, 0)

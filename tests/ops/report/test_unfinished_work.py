@@ -222,7 +222,7 @@ def test_a_replay_leaves_the_upsert_table_out_of_date_until_the_next_merge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = home_typed_lake(tmp_path, "value: {format: string}, upsert: {}")
-    upserts = app_of(tmp_path)().pipeline("events").upserts
+    upserts = app_of(tmp_path)().pipeline("events").upsert.planner
     merger = NoRows(tmp_path / "lakehouse" / "silver" / "events_latest")
     lake.broken = {1}
     lake.land_values([b"a", b"b", b"c"])
@@ -256,7 +256,7 @@ def test_a_changed_spec_does_not_make_an_upsert_table_out_of_date_since_its_firs
     lake = home_typed_lake(tmp_path, "value: {format: string}, upsert: {}")
     lake.land_values([b"a"])
     lake.run()
-    upserts = app_of(tmp_path)().pipeline("events").upserts
+    upserts = app_of(tmp_path)().pipeline("events").upsert.planner
     upserts.execute(NoRows(tmp_path / "lakehouse" / "silver" / "events_latest"))
     spec = tmp_path / "pipelines" / "events.yaml"
     spec.write_text(spec.read_text().replace("upsert: {}", "upsert: {deletes: hard}"))
@@ -274,7 +274,7 @@ def test_a_due_rebuild_is_out_of_date_since_the_first_change_after_the_last_merg
     lake = home_typed_lake(tmp_path, "value: {format: string}, upsert: {}")
     spec = tmp_path / "pipelines" / "events.yaml"
     uri = tmp_path / "lakehouse" / "silver" / "events_latest"
-    upserts = app_of(tmp_path)().pipeline("events").upserts
+    upserts = app_of(tmp_path)().pipeline("events").upsert.planner
     for _ in range(2):
         lake.land_values([b"a"])
         lake.run()
@@ -290,7 +290,7 @@ def test_a_due_rebuild_is_out_of_date_since_the_first_change_after_the_last_merg
             )
         )
         lake.decode = replace(lake.decode, target="silver/other")
-        app_of(tmp_path)().pipeline("events@typed").rewind("ops", "another target")
+        app_of(tmp_path)().table("events@typed").repair.rewind("ops", "another target")
     assert upserted_work(tmp_path).unmerged_since is None
     for hours in (1, 2):
         monkeypatch.setattr(services, "NOW", NOW + hours * HOUR)
@@ -300,7 +300,7 @@ def test_a_due_rebuild_is_out_of_date_since_the_first_change_after_the_last_merg
     assert (work.unmerged, work.unmerged_since) == (MergeScope.ALL, NOW + HOUR)
     alarms = work.alarms("events", AlarmRules(stalled=HOUR), NOW + 3 * HOUR)
     assert [alarm.table for alarm in alarms if isinstance(alarm, TableStalled)] == ["upsert"]
-    upserts = app_of(tmp_path)().pipeline("events").upserts
+    upserts = app_of(tmp_path)().pipeline("events").upsert.planner
     upserts.execute(NoRows(uri))
     assert upserted_work(tmp_path).unmerged is None
 
@@ -365,7 +365,7 @@ def test_withdrawn_rows_are_an_alarm_until_the_typed_and_the_upsert_table_lack_t
 ) -> None:
     """The plan was undone. Until the merge, readers of the upsert table find its rows."""
     lake = home_typed_lake(tmp_path, "value: {format: string}, upsert: {}")
-    upserts = app_of(tmp_path)().pipeline("events").upserts
+    upserts = app_of(tmp_path)().pipeline("events").upsert.planner
     merger = NoRows(tmp_path / "lakehouse" / "silver" / "events_latest")
     for values in ([b"a", b"b"], [b"c"]):
         lake.land_values(values)

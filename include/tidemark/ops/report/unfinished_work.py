@@ -327,7 +327,7 @@ class UnfinishedWorkReader:
 
     spec: PipelineSpec
     control: ControlReader
-    quarantined: Callable[[Collection[int]], int]
+    quarantined: Callable[[Collection[int]], int] = lambda _: 0
     hidden: Callable[[], HiddenOffsets] = HiddenOffsets
     check_typed: Callable[[], None] = lambda: None
     next_merge: Callable[[], MergePlan | None] = lambda: None

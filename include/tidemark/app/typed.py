@@ -1,0 +1,257 @@
+"""The typed table of a pipeline with its quarantine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+from tidemark.app.quality import publication
+from tidemark.app.repair import RepairPart
+from tidemark.app.tables import PlannedTable
+from tidemark.core.offsets import Span, SpanSet, intersection_by_partition, size_of
+from tidemark.core.plan import Plan
+from tidemark.spec.decode import DecodeSpec, Part, PublishRule, QuarantineReason
+
+if TYPE_CHECKING:
+    from tidemark.bronze.ingest.executor import ExecutionResult
+    from tidemark.bronze.ingest.planner import PlanResult
+    from tidemark.bronze.ingest.ports import Ports
+    from tidemark.bronze.ingest.protocols import PlanSource, Sink
+    from tidemark.delta.data_table import DeltaDataTable
+    from tidemark.ops.report.verify import Verifier
+    from tidemark.silver.typed.clearing import ClearedTable
+    from tidemark.silver.typed.decoder import DecodePlanner, HiddenOffsets
+    from tidemark.silver.typed.quarantine import DeltaQuarantine, TypedTablePair
+    from tidemark.silver.typed.replay_preview import ReplayPreview
+    from tidemark.silver.typed.schemas import SchemaRegistry, SchemaStore
+    from tidemark.silver.typed.spark_decoder import SparkDecoder
+    from tidemark.silver.typed.unnamed import UnnamedFields
+    from tidemark.spec.fields import FieldType
+
+
+@dataclass(frozen=True)
+class TypedPart(PlannedTable):
+    """The typed table of a pipeline, whose source is the bronze table."""
+
+    def plan(self) -> PlanResult:
+        """Plan the records to decode, and record the plan. See `DecodePlanner.plan`."""
+        return self.planner.plan()
+
+    def decode(self) -> ExecutionResult | None:
+        """Plan the records to decode, and decode them with Spark; None if none are left."""
+        plan = self.plan().plan
+        return None if plan is None else self.execute(plan.sequence)
+
+    def preview_replay(
+        self, partition: int | None = None, reason: QuarantineReason | None = None
+    ) -> ReplayPreview:
+        """Decode open records in quarantine with the current spec and Spark. Writes nothing.
+
+        Args:
+            partition: Only records of this partition; None for all.
+            reason: Only records with this reason; None for all.
+        """
+        from tidemark.silver.typed.replay_preview import chosen, preview
+        from tidemark.silver.typed.schemas import DraftSchemas
+
+        schemas = DraftSchemas(self._schema_store())
+        records = chosen(self.quarantine.records(), partition, reason)
+        return preview(records, self._planner(schemas), self._spark_decoder(schemas))
+
+    def clear(self, requested_by: str, reason: str, *, dry_run: bool = False) -> ClearedTable:
+        """Empty the table, so that the next decode starts again from the bronze table.
+
+        The table gets the columns of the current spec. See `TypedClearing.clear`.
+        """
+        from tidemark.silver.typed.clearing import TypedClearing
+        from tidemark.silver.typed.columns import typed_schema, typed_table_of_any_columns
+
+        table = typed_table_of_any_columns(self._uri)
+        pair = self._with_quarantine(table)
+        return TypedClearing(
+            planner=replace(self.planner, table=self.adapters.wrap("table", pair)),
+            replace_columns=lambda: table.replace_columns(self.name, typed_schema(self._decode)),
+        ).clear(requested_by, reason, dry_run=dry_run)
+
+    def check_next(self) -> None:
+        """Raise the error with which the next decode would be refused. Requests no schema."""
+        if self.spec.registry:
+            self.adapters.context.connections.extra(self.spec.registry, "url")
+        self.planner.check_tables()
+
+    def quarantined(self, sequence: int) -> int:
+        """Return the number of quarantined records of a plan."""
+        return size_of(self.quarantine.spans(sequence))
+
+    def quarantined_spans(
+        self, topic_id: str, within: tuple[int, Span] | None
+    ) -> Mapping[int, SpanSet] | None:
+        """Return the offsets of an incarnation in quarantine. See `QuarantinedSpans`."""
+        from tidemark.ops.report.coverage_rows import MOST_SPANS
+
+        open_plans = self.adapters.context.control.summary(self.name).open_plans()
+        unlanded = [record.plan.sequence for record in open_plans]
+        return self.quarantine.open_spans(topic_id, unlanded, MOST_SPANS, within)
+
+    def decoded_offsets(self, plan: Plan) -> int:
+        """Return how many offsets of a bronze plan the table or its quarantine has."""
+        typed = self.adapters.context.control.summary(self.name)
+        return size_of(intersection_by_partition(plan.spans(), typed.landed_of(plan.topic_id)))
+
+    def unnamed_fields(self, sequence: int | None = None) -> UnnamedFields | None:
+        """Return the fields that the schema does not name, of a plan or of the newest plans.
+
+        Returns:
+            None unless the spec keeps these fields. Without names if the suite masks values.
+        """
+        if not self._decode.value.keeps_rest:
+            return None
+        from tidemark.quality.suite import masked_payloads
+        from tidemark.silver.typed.unnamed import newest_plans, read_unnamed_fields
+
+        plans = (sequence, sequence) if sequence is not None else None
+        if plans is None:
+            ledger = self.adapters.context.control.ledger(self.name)
+            plans = newest_plans(ledger, self.table().size())
+        found = plans and read_unnamed_fields(self._uri, *plans)
+        is_masked = Part.VALUE in masked_payloads(self.adapters.masked_columns())
+        return found.without_names() if found and is_masked else found
+
+    # -- services and tables -----------------------------------------------------------------------
+
+    @property
+    def planner(self) -> DecodePlanner:
+        """Plans the records to decode. Needs neither a JVM nor Kafka."""
+        return self._planner(self._schema_store())
+
+    @property
+    def ports(self) -> Ports:
+        """The ports of the table. Its source is the bronze table."""
+        planner, wrap = self.planner, self.adapters.wrap
+        return replace(
+            planner.ports,
+            open_watermarks=cache(lambda: wrap("watermarks", planner.bronze_log)),
+            open_log_reader=cache(lambda: wrap("log_reader", planner.bronze_log)),
+        )
+
+    @property
+    def repair(self) -> RepairPart:
+        """The repairs of the table."""
+        # An undo must not remove the only copy of records.
+        return RepairPart(self.spec, self.ports, self._uri, lambda: self.planner.check_bronze())
+
+    @property
+    def verifier(self) -> Verifier:
+        """Compares the table with the bronze table."""
+        from tidemark.ops.report.verify import Verifier
+
+        return Verifier(spec=self.spec, ports=self.ports)
+
+    @property
+    def quarantine(self) -> DeltaQuarantine:
+        """The quarantine of the table, without Spark."""
+        return self._quarantine(self.table())
+
+    def table(self, columns: Mapping[Part, FieldType] | None = None) -> DeltaDataTable:
+        """Return the table without its quarantine; see `typed_table`."""
+        from tidemark.silver.typed.columns import typed_table
+
+        return typed_table(self._uri, self._decode, columns)
+
+    def tables(self) -> TypedTablePair:
+        """Return the table and its quarantine as one table."""
+        return self.adapters.wrap("table", self._with_quarantine(self.table()))
+
+    @property
+    def _decode(self) -> DecodeSpec:
+        return self.spec.decoding()
+
+    @property
+    def _uri(self) -> str:
+        return self.adapters.uri(self.spec.target)
+
+    def _quarantine(self, table: DeltaDataTable) -> DeltaQuarantine:
+        from tidemark.silver.typed.quarantine import DeltaQuarantine
+
+        control = self.adapters.context.control
+        return DeltaQuarantine(
+            self.adapters.uri(self._decode.quarantine_target),
+            self.adapters.context.now,
+            table,
+            lambda: control.ledger(self.name).landed_sequences(),
+        )
+
+    def _with_quarantine(self, table: DeltaDataTable) -> TypedTablePair:
+        from tidemark.silver.typed.quarantine import TypedTablePair
+
+        flattens = self._decode.flattens
+        return TypedTablePair(table, self._quarantine(table), self.table, flattens=flattens)
+
+    def _planner(self, store: SchemaStore) -> DecodePlanner:
+        from tidemark.silver.typed.decoder import DecodePlanner
+        from tidemark.silver.typed.framed_table import FramedBronzeTable
+        from tidemark.silver.typed.schemas import SchemaResolver
+
+        adapters = self.adapters
+        framed = FramedBronzeTable(adapters.uri(adapters.spec.target), reads_only=True)
+        bronze, table = adapters.wrap("bronze", framed), self.tables()
+        return DecodePlanner(
+            spec=self.spec,
+            decode=self._decode,
+            control=adapters.context.control,
+            bronze=bronze,
+            table=table,
+            schemas=SchemaResolver(
+                decode=self._decode,
+                pipeline=self.name,
+                # One for all plans of a run: it caches the answers.
+                open_registry=cache(self._registry),
+                store=store,
+                bronze=bronze,
+                table=table,
+            ),
+            now=adapters.context.now,
+            hidden=self.hidden_offsets(),
+        )
+
+    def hidden_offsets(self) -> Callable[[], HiddenOffsets]:
+        """Return the function that reads the landed offsets that are not decoded."""
+        from tidemark.silver.typed.decoder import HiddenOffsets
+
+        if self._decode.publish is PublishRule.ALWAYS:
+            return HiddenOffsets
+        return publication(self.adapters).hidden
+
+    def _sink(self) -> Sink:
+        return self._spark_decoder(self._schema_store())
+
+    def _source(self) -> PlanSource:
+        from tidemark.silver.typed.source import PublishedSource
+
+        return PublishedSource(ports=self.ports, decoder=self.planner)
+
+    def _spark_decoder(self, store: SchemaStore) -> SparkDecoder:
+        from tidemark.silver.typed.spark_decoder import SparkDecoder
+
+        sessions, decode = self.adapters.context.sessions, self._decode
+        return SparkDecoder(
+            open_session=sessions.shared,
+            bronze=self.adapters.uri(self.adapters.spec.target),
+            typed=self._uri,
+            quarantine=self.adapters.uri(decode.quarantine_target),
+            spec=decode,
+            schemas=store,
+            write_options=sessions.write_options,
+        )
+
+    def _registry(self) -> SchemaRegistry:
+        from tidemark.silver.typed.registry import ConfluentRegistry
+
+        connection = self._decode.registry
+        extra = self.adapters.context.connections.extra(connection, "url")
+        return self.adapters.wrap("registry", ConfluentRegistry(connection, extra))
+
+    def _schema_store(self) -> SchemaStore:
+        return self.adapters.wrap("schemas", self.adapters.schema_store())
