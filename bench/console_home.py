@@ -92,6 +92,6 @@ class ConsoleHome:
             write_history(app, name, plans, produced_at)
             if number % 20 == 0:
                 context.progress(f"wrote the plans of {number} pipelines")
-        status = app.pipeline("long_0").status().as_row()
+        status = app.pipeline("long_0").report.status().as_row()
         rows = [{**status, "pipeline": name} for name in self.plans]
         write_status(app.layout.status_table, rows, of_all=True)

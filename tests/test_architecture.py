@@ -170,10 +170,10 @@ def test_i6_only_the_export_command_writes_offsets_to_kafka() -> None:
     assert files_with("groups.commit(") == {f"{package}/bronze/repair/exports.py"}
     assert files_with("repair.exports") == {
         f"{package}/app/adapters.py",
-        f"{package}/app/pipeline.py",
+        f"{package}/app/offsets.py",
         f"{package}/local/failpoints.py",
     }
-    assert files_with(".export_offsets(") == {f"{package}/cli/offsets.py"}
+    assert files_with(".offsets.export(") == {f"{package}/cli/offsets.py"}
     # Runs get no port that can write offsets.
     assert files_with("GroupOffsets") == {
         f"{package}/{file}"
@@ -231,7 +231,7 @@ planner = app.pipeline("architecture").planner
 first = planner.plan("test:1")
 assert first.plan is not None and first.plan.size == 5, first
 assert planner.plan("test:1").plan == first.plan
-assert app.pipeline("architecture").status().open_plans == (1,)
+assert app.pipeline("architecture").report.status().open_plans == (1,)
 """
 
 

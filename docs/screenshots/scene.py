@@ -101,5 +101,5 @@ class _Scene:
 
     def record_lag(self) -> None:
         record_status(
-            self.app, for_each(self.app, list(self.app.specs), lambda each: each.status())
+            self.app, for_each(self.app, list(self.app.specs), lambda each: each.report.status())
         )

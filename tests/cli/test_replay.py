@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.commands import Command
 from tests.support.typed_lake import TypedLake, home_typed_lake
+from tidemark.app.adapters import Adapters
 from tidemark.app.app import App
-from tidemark.app.pipeline import Pipeline
 from tidemark.cli import engine as cli_engine
 from tidemark.core.errors import ExitCode
 from tidemark.core.payload_text import MAX_SHOWN_BYTES
@@ -159,7 +159,7 @@ def test_masked_content_of_quarantined_records_is_never_shown(
     lake.land_values([b"secret"])
     lake.broken = {0}
     offline("decode", "events")
-    monkeypatch.setattr(Pipeline, "masked_columns", lambda _: {"value", "value_text"})
+    monkeypatch.setattr(Adapters, "masked_columns", lambda _: {"value", "value_text"})
     for form in ((), ("--json",)):
         shown = offline("quarantine", "list", "events", "--show", *form).out
         assert "masked" in shown

@@ -18,7 +18,7 @@ from tests.support.file_lake import FileLake, home_lake
 from tests.support.publication import record_check
 from tests.support.services import NOW
 from tests.support.typed_lake import TypedLake, home_typed_lake
-from tidemark.app.pipeline import Pipeline
+from tidemark.app.adapters import Adapters
 from tidemark.core.errors import ExitCode
 from tidemark.core.plan import PlanKind
 from tidemark.quality.check_results import CheckResult, Example, QualityReport, Severity
@@ -262,7 +262,7 @@ def test_fields_without_a_name_in_the_schema_are_counted_by_name(
         "names": {"venue": 2, "<b>&": 1},
         "more": False,
     }
-    monkeypatch.setattr(Pipeline, "masked_columns", lambda _: ["value"])
+    monkeypatch.setattr(Adapters, "masked_columns", lambda _: ["value"])
     assert offline("report", "events", "--json").json["unnamed_fields"]["names"] == {}
     text = Page(report_file(offline, tmp_path)).text
     assert "venue" not in text

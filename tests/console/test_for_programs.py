@@ -161,7 +161,7 @@ def lake(tmp_path: Path) -> FileLake:
     lake.produce(5, 0)
     lake.kafka.delete_records("events", 0, 12)
     app = memory_app(tmp_path, lake)()
-    record_status(app, {name: app.pipeline(name).status() for name in ("events", "idle")})
+    record_status(app, {name: app.pipeline(name).report.status() for name in ("events", "idle")})
     (tmp_path / "pipelines" / "events.yaml").write_text("name: events\nschedul: x\n")
     return lake
 

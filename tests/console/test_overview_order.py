@@ -83,7 +83,7 @@ def test_a_row_has_the_recorded_status_until_the_console_has_read_its_own(
     lake: FileLake, tmp_path: Path, blocked: Any
 ) -> None:
     app = memory_app(tmp_path, lake)()
-    record_status(app, {name: app.pipeline(name).status() for name in ("events", "idle")})
+    record_status(app, {name: app.pipeline(name).report.status() for name in ("events", "idle")})
     lake.produce(5, 0)
     client = TestClient(memory_web(memory_app(tmp_path, lake, watermarks=blocked)))
     row = row_of(client, "events")

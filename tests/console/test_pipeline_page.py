@@ -28,7 +28,7 @@ from tests.support.page_text import text_of
 from tests.support.quality_reports import REPORT
 from tests.support.typed_lake import home_typed_lake
 from tests.support.waiting import wait_until
-from tidemark.app.pipeline import Pipeline
+from tidemark.app.report import ReportPart
 from tidemark.console.guard import LastDagRun
 from tidemark.console.home import Home
 from tidemark.console.observer import StatusObserver
@@ -102,15 +102,15 @@ def page_beside(
         change: What another process does.
         reads_first: Whether it happens after the read; before it otherwise.
     """
-    read, changes = Pipeline.known_watermarks, [change]
+    read, changes = ReportPart.watermarks, [change]
 
-    def read_beside(pipeline: Pipeline) -> KnownWatermarks:
-        known = read(pipeline) if reads_first else None
+    def read_beside(report: ReportPart) -> KnownWatermarks:
+        known = read(report) if reads_first else None
         if changes:
             changes.pop()()
-        return known or read(pipeline)
+        return known or read(report)
 
-    monkeypatch.setattr(Pipeline, "known_watermarks", read_beside)
+    monkeypatch.setattr(ReportPart, "watermarks", read_beside)
     page = text_of(client.get("/pipelines/events").text)
     assert not changes
     return page
@@ -198,16 +198,16 @@ def test_bars_of_a_table_that_differs_from_the_control_table_are_grey(
     client = memory_console(tmp_path, lake)
     assert '<div class="bars">' in client.get("/pipelines/events").text
     DeltaTable(lake.uri).restore(1)
-    note, status = "the data table does not confirm them: TableRestored", Pipeline.status
+    note, status = "the data table does not confirm them: TableRestored", ReportPart.status
     client = memory_console(tmp_path, lake)
     for _ in range(2):
         page = client.get("/pipelines/events").text
         assert '<div class="bars stale">' in page
         assert note in text_of(page)
-        assert ("ControlConflict" in page) == (Pipeline.status is not status)
+        assert ("ControlConflict" in page) == (ReportPart.status is not status)
         # A failed read of the status does not hide the known difference.
         conflict = Mock(side_effect=ControlConflict(pipeline="events", event_number=7))
-        monkeypatch.setattr(Pipeline, "status", conflict)
+        monkeypatch.setattr(ReportPart, "status", conflict)
         monkeypatch.setattr("tidemark.console.observer.FRESH_S", -1.0)
         monkeypatch.setattr("tidemark.console.observer.REST", 0)
 
@@ -232,13 +232,13 @@ def test_bars_of_a_table_that_cannot_be_read_are_grey(
 def test_bars_are_grey_until_the_tables_were_compared(
     lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    end, status = Event(), Pipeline.status
+    end, status = Event(), ReportPart.status
 
-    def slow(pipeline: Pipeline) -> PipelineStatus:
+    def slow(report: ReportPart) -> PipelineStatus:
         assert end.wait(60)
-        return status(pipeline)
+        return status(report)
 
-    monkeypatch.setattr(Pipeline, "status", slow)
+    monkeypatch.setattr(ReportPart, "status", slow)
     monkeypatch.setattr("tidemark.console.pipelines.STATUS_WAIT_S", 0)
     client = memory_console(tmp_path, lake)
     page = client.get("/pipelines/events").text
@@ -384,7 +384,7 @@ def test_a_quarantine_of_too_many_places_is_shown_in_a_smaller_part(
     part = client.get("/pipelines/events?partition=0&start=0&end=3").text
     assert note not in part
     assert 'aria-label="partition 0: 2 of 3 offsets quarantined, in a part at most 100 %"' in part
-    zoomed = memory_app(tmp_path, typed.bronze)().pipeline("events").coverage(0, 0, 3)
+    zoomed = memory_app(tmp_path, typed.bronze)().pipeline("events").report.coverage(0, 0, 3)
     assert zoomed.partitions[0].states[OffsetState.QUARANTINED] == SpanSet((Span(0, 1), Span(2, 3)))
 
 

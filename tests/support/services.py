@@ -12,6 +12,7 @@ from tests.support import PROJECT
 from tidemark.app.adapters import Adapters, PipelineContext
 from tidemark.app.connections import Connections
 from tidemark.app.pipeline import Pipeline
+from tidemark.app.report import ReportPart
 from tidemark.app.tables import BronzePart
 from tidemark.app.typed import TypedPart
 from tidemark.bronze.backfill.service import Backfills
@@ -134,8 +135,10 @@ class PortPipeline(Pipeline):
         """The bronze table."""
         return PortBronze(self.spec, self.adapters)
 
-    def _unfinished_work(self) -> UnfinishedWorkReader:
-        return UnfinishedWorkReader(spec=self.spec, control=self.control)
+    @property
+    def report(self) -> ReportPart:
+        """The reports about the pipeline, without its typed table."""
+        return ReportPart(self.adapters, None)
 
 
 def _unchanged(_: str, part: _Part, /) -> _Part:
@@ -178,7 +181,7 @@ class Services:
     @property
     def starts(self) -> StartService:
         """Records where a pipeline starts."""
-        return self.pipeline._starts
+        return self.pipeline.offsets._starts
 
     @property
     def undo(self) -> Undo:
@@ -208,11 +211,11 @@ class Services:
     @property
     def unfinished_work(self) -> UnfinishedWorkReader:
         """Finds open plans."""
-        return self.pipeline._unfinished_work()
+        return self.pipeline.report._unfinished_work()
 
     def status(self) -> PipelineStatus:
         """Return how far the pipeline is behind its topic."""
-        return self.pipeline.status()
+        return self.pipeline.report.status()
 
     @property
     def publication(self) -> Publication:

@@ -42,7 +42,7 @@ def record_status_of_all(app: App) -> list[dict[str, Any]]:
     """
     names = list(app.specs)
     check_connections(app, names)
-    statuses = for_each(app, names, lambda each: each.status())
+    statuses = for_each(app, names, lambda each: each.report.status())
     found = {**statuses, **app.spec_folder.broken}
     unrecorded: list[dict[str, Any]] = []
     try:

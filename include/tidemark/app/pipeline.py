@@ -13,17 +13,16 @@ they need them: planning never loads Spark.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemark.app.adapters import Adapters, PipelineContext
 from tidemark.app.maintenance import maintenance
+from tidemark.app.offsets import OffsetsPart
 from tidemark.app.quality import publication, quality
 from tidemark.app.repair import BronzeRepairPart
+from tidemark.app.report import ReportPart
 from tidemark.app.tables import BronzePart, PlannedTable
 from tidemark.app.typed import TypedPart
 from tidemark.app.upsert import UpsertPart
@@ -37,33 +36,14 @@ if TYPE_CHECKING:
     from tidemark.bronze.ingest.executor import ExecutionResult
     from tidemark.bronze.ingest.planner import Planner, PlanResult
     from tidemark.bronze.ingest.protocols import ControlTable
-    from tidemark.bronze.ingest.start import StartResult, StartService
-    from tidemark.bronze.ingest.start_rules import OtherPartitions, SourceOffsets
-    from tidemark.bronze.repair.exports import ExportedOffset
     from tidemark.core.record import LogRecord
     from tidemark.ops.maintenance.service import Maintenance
-    from tidemark.ops.report.coverage import KnownWatermarks, TopicCoverage
-    from tidemark.ops.report.owner_report import PipelineReport
-    from tidemark.ops.report.record_page import RecordPage
-    from tidemark.ops.report.records import RecordReader
-    from tidemark.ops.report.status import PipelineStatus
-    from tidemark.ops.report.unfinished_work import UnfinishedWorkReader
     from tidemark.ops.report.verification import Verification
     from tidemark.quality.check_results import QualityReport
     from tidemark.quality.check_results_table import DeltaCheckResults
     from tidemark.quality.publication_service import Publication
     from tidemark.silver.typed.decoded_payloads import PayloadDecoder
     from tidemark.silver.typed.registry_answers import Registry
-
-
-REPORTED_PERIOD = timedelta(days=30)
-"""Period of a report without another one."""
-REPORTED_PLANS = 1_000
-"""Maximum number of plans of a report in the console, because a report reads every plan."""
-REPORTED_RECORDS = 10_000
-"""Maximum number of open records in quarantine of a report in the console."""
-_PAGE_TIMEOUT_S = 5.0
-"""Longest wait for Kafka for a page of records, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +134,16 @@ class Pipeline:
         """Repairs of the bronze table, and decisions of operators about the topic."""
         return self.bronze.repair
 
+    @property
+    def offsets(self) -> OffsetsPart:
+        """Offsets from and to other readers of the topic."""
+        return OffsetsPart(self.adapters)
+
+    @property
+    def report(self) -> ReportPart:
+        """The reports about the pipeline."""
+        return ReportPart(self.adapters, self.typed if self.spec.decode else None)
+
     # -- planning and publication ------------------------------------------------------------------
 
     @property
@@ -224,202 +214,3 @@ class Pipeline:
         registry = self.spec.decode.registry if self.spec.decode else DEFAULT_REGISTRY
         request = self.context.connections.registry_answers(registry)
         return with_stored_schemas(self.adapters.schema_store(), request)
-
-    # -- offsets and reports -----------------------------------------------------------------------
-
-    def import_offsets(
-        self,
-        found: SourceOffsets,
-        requested_by: str,
-        reason: str | None = None,
-        *,
-        others: OtherPartitions | None = None,
-        dry_run: bool = False,
-    ) -> StartResult:
-        """Record the offsets of another reader as the start. See `StartService.start`."""
-        return self._starts.start(found, requested_by, reason, others=others, dry_run=dry_run)
-
-    def group_position(self, group: str) -> SourceOffsets:
-        """Return the committed offsets of a consumer group of the cluster, to import."""
-        from tidemark.bronze.ingest.start import group_position
-
-        return group_position(
-            self.adapters.group_offsets, group, self.spec.topic, self._partitions()
-        )
-
-    def checkpoint_position(self, path: str) -> SourceOffsets:
-        """Return the position of a Structured Streaming query by its checkpoint, to import."""
-        from tidemark.bronze.ingest.start_checkpoint import checkpoint_position
-
-        return checkpoint_position(_absolute(path), self.spec.topic)
-
-    def _partitions(self) -> Collection[int]:
-        """Return the partitions of the topic."""
-        spec = self.spec
-        return self.adapters.watermarks.topic_watermarks(
-            spec.topic, spec.isolation_level
-        ).partitions
-
-    def export_offsets(self, group: str, *, dry_run: bool = False) -> tuple[ExportedOffset, ...]:
-        """Write the committed offsets to a consumer group. No run does this (I6)."""
-        from tidemark.bronze.repair.exports import Exports
-
-        exports = Exports(
-            spec=self.spec,
-            ports=self.adapters.topic_ports(reads_only=True),
-            groups=self.adapters.group_offsets,
-        )
-        return exports.export(group, dry_run=dry_run)
-
-    @property
-    def _starts(self) -> StartService:
-        from tidemark.bronze.ingest.start import StartService
-
-        return StartService(spec=self.spec, ports=self.adapters.topic_ports())
-
-    def status(self) -> PipelineStatus:
-        """Return how far the pipeline is behind its topic, with its alarms. Needs no JVM."""
-        from tidemark.ops.report.status import pipeline_status
-
-        return pipeline_status(self.spec, self.adapters.topic_ports(), self._unfinished_work())
-
-    def known_watermarks(self) -> KnownWatermarks:
-        """Return the current watermarks of the topic, for `coverage`.
-
-        Raises:
-            IsTyped: The table is made from another table.
-            TidemarkError: Kafka or the connection failed.
-        """
-        from tidemark.ops.report.coverage_rows import known_watermarks
-
-        return known_watermarks(self.spec, self.adapters.topic_ports(reads_only=True))
-
-    def coverage(
-        self,
-        partition: int | None = None,
-        start: int | None = None,
-        end: int | None = None,
-        read_watermarks: Callable[[], KnownWatermarks] | None = None,
-        *,
-        checks_table: bool = True,
-    ) -> TopicCoverage:
-        """Return the state of every offset of the topic. See `topic_coverage`. Needs no JVM."""
-        from tidemark.ops.report.coverage_rows import topic_coverage
-
-        return topic_coverage(
-            self.spec,
-            self.adapters.topic_ports(reads_only=True),
-            self.typed.quarantined_spans if self.spec.decode else None,
-            (partition, start, end),
-            read_watermarks or self.known_watermarks,
-            checks_table=checks_table,
-        )
-
-    def records(
-        self, partition: int, start: int, count: int = 50, topic_id: str | None = None
-    ) -> RecordPage:
-        """Return offsets of a partition: Kafka's records, rows, and why a row is absent.
-
-        An error of Kafka or of a table spoils its own part of the page only. Needs no JVM.
-
-        Args:
-            partition: Partition number.
-            start: First offset.
-            count: Number of offsets, at most `records.MAX_COUNT`.
-            topic_id: Incarnation of the topic; None for the one that the pipeline reads.
-
-        Raises:
-            InvalidReference: This is a typed or an upsert table, or the topic id is invalid.
-            InvalidRange: The offset or the count is out of bounds.
-            UnknownPartition: The topic has no such partition.
-            KafkaFailure: Kafka failed, and the pipeline has no plan yet.
-            SuiteError: The suite is invalid, so its masked columns are unknown.
-        """
-        from tidemark.quality.suite import masked_payloads
-
-        masked = masked_payloads(self.adapters.masked_columns())
-        return replace(self._record_reader.page(partition, start, count, topic_id), masked=masked)
-
-    def offset_at(self, partition: int, moment: datetime, topic_id: str | None = None) -> int:
-        """Return the first offset at or after a moment. See `records.offset_at`."""
-        from tidemark.ops.report.records import offset_at
-
-        ports = self.adapters.topic_ports(reads_only=True)
-        return offset_at(self.spec, ports, partition, moment, topic_id)
-
-    @property
-    def _record_reader(self) -> RecordReader:
-        from tidemark.ops.report.decoded_rows import DecodedTables
-        from tidemark.ops.report.records import RecordReader
-
-        quick = self.with_kafka_timeout(self.context.kafka_timeout_s or _PAGE_TIMEOUT_S)
-        decoded = None
-        if self.spec.decode is not None:
-            typed = self.typed
-            decoded = DecodedTables(
-                pipeline=typed.name,
-                typed=typed.table(),
-                quarantine=typed.quarantine.table,
-                flattens=self.spec.decode.flattens,
-            )
-        return RecordReader(
-            spec=self.spec, ports=quick.adapters.topic_ports(reads_only=True), decoded=decoded
-        )
-
-    def _unfinished_work(self) -> UnfinishedWorkReader:
-        from tidemark.ops.report.unfinished_work import UnfinishedWorkReader
-
-        if self.spec.decode is None:
-            return UnfinishedWorkReader(spec=self.spec, control=self.control)
-        typed = self.typed
-        return UnfinishedWorkReader(
-            spec=self.spec,
-            control=self.control,
-            quarantined=lambda plans: typed.quarantine.count_open(plans),
-            hidden=typed.hidden_offsets(),
-            check_typed=typed.check_next,
-            next_merge=lambda: self.upsert.planner.next() if self.spec.has_upsert else None,
-        )
-
-    def report(
-        self, since: datetime | None = None, until: datetime | None = None
-    ) -> PipelineReport:
-        """Return the owner's report of a period. Needs neither a JVM nor Kafka.
-
-        Args:
-            since: Start of the period; by default 30 days before its end.
-            until: End of the period, exclusive; by default now.
-        """
-        from tidemark.ops.report.service import Reports
-
-        spec = self.spec
-        reports = Reports(
-            spec=spec,
-            control=self.control,
-            data_log=self.adapters.bronze(reads_only=True),
-            history=self.adapters.check_results,
-            publication=self.publication,
-            masked=self.adapters.masked_columns(),
-            quarantine=self.typed.quarantine.records if spec.decode else None,
-            unnamed_fields=self.typed.unnamed_fields if spec.decode else lambda: None,
-            now=self.context.now,
-        )
-        until = until or self.context.now()
-        return reports.report(since or until - REPORTED_PERIOD, until)
-
-    def reason_against_report(self) -> str | None:
-        """Return why a report takes too long for a page; None if it does not."""
-        newest = self.control.summary(self.name).last_sequence
-        if newest > REPORTED_PLANS:
-            return f"{newest:,} plans, more than {REPORTED_PLANS:,}"
-        if self.spec.decode is None:
-            return None
-        records = len(self.typed.quarantine.records(most=REPORTED_RECORDS + 1))
-        if records > REPORTED_RECORDS:
-            return f"more than {REPORTED_RECORDS:,} records in quarantine"
-        return None
-
-
-def _absolute(path: str) -> str:
-    """Return the absolute form of a path, or a URI unchanged."""
-    return path if re.match(r"[a-z][a-z0-9+.-]*:", path) else str(Path(path).resolve())

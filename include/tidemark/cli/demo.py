@@ -171,7 +171,7 @@ class _Demo:
 
     def _record_status(self) -> None:
         """Record the lag of each pipeline, for the charts of the console."""
-        found = for_each(self.app, list(self.app.specs), lambda each: each.status())
+        found = for_each(self.app, list(self.app.specs), lambda each: each.report.status())
         record_status(self.app, found)
 
     def _start_airflow(self) -> None:
@@ -271,7 +271,7 @@ class _Demo:
         rows = []
         for pipeline, spec in self.app.specs.items():
             count, distinct = count_rows(self.app.layout.data_table(spec.target))
-            status = self.app.pipeline(pipeline).status()
+            status = self.app.pipeline(pipeline).report.status()
             rows.append((pipeline, count, distinct, status.last_landed, status.lag))
             self.counts.update(rows=count, duplicates=count - distinct, lag=status.lag or 0)
             self._expect(status.records == count, f"{pipeline}: row count and control table differ")

@@ -8,7 +8,7 @@ import typer
 
 from tidemark.app import option_texts
 from tidemark.app.app import App
-from tidemark.app.pipeline import Pipeline
+from tidemark.app.offsets import OffsetsPart
 from tidemark.bronze.ingest.errors import InvalidStart
 from tidemark.bronze.ingest.start import StartOutcome, StartResult
 from tidemark.bronze.ingest.start_rules import OtherPartitions, SourceOffsets, given_offsets
@@ -62,9 +62,9 @@ def import_offsets(
     tidemark offsets import prices --from-checkpoint /checkpoints/prices
     tidemark offsets import prices --offsets 0:5,1:17 --others earliest
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
-    importing = App.from_environment().pipeline(pipeline)
-    found = _position(importing, group, checkpoint, offsets)
-    result = importing.import_offsets(found, requester(), reason, others=others, dry_run=dry_run)
+    transfer = App.from_environment().pipeline(pipeline).offsets
+    found = _position(transfer, group, checkpoint, offsets)
+    result = transfer.start_from(found, requester(), reason, others=others, dry_run=dry_run)
     if as_json:
         print_json(result.as_record())
     else:
@@ -72,7 +72,7 @@ def import_offsets(
 
 
 def _position(
-    pipeline: Pipeline, group: str | None, checkpoint: str | None, offsets: str | None
+    transfer: OffsetsPart, group: str | None, checkpoint: str | None, offsets: str | None
 ) -> SourceOffsets:
     """Return the position of the one source that the options select."""
     sources = {"--from-group": group, "--from-checkpoint": checkpoint, "--offsets": offsets}
@@ -84,9 +84,9 @@ def _position(
             seen=" and ".join(chosen) or "none of them",
         )
     if group is not None:
-        return pipeline.group_position(group)
+        return transfer.of_group(group)
     if checkpoint is not None:
-        return pipeline.checkpoint_position(checkpoint)
+        return transfer.of_checkpoint(checkpoint)
     return given_offsets(offsets or "")
 
 
@@ -126,7 +126,7 @@ def export_offsets(
     No run exports offsets, and Tidemark never reads the exported offsets. They replace the group's
     offsets of the topic. The command needs Read on the group and the topic.
     """
-    exported = App.from_environment().pipeline(pipeline).export_offsets(group, dry_run=dry_run)
+    exported = App.from_environment().pipeline(pipeline).offsets.export(group, dry_run=dry_run)
     if as_json:
         print_json(
             {

@@ -73,8 +73,8 @@ def records(
     if (offset is None) == (time is None):
         raise typer.BadParameter("give either --offset or --time")
     read = App.from_environment().pipeline(pipeline)
-    start = read.offset_at(partition, time, topic_id) if time else offset or 0
-    page = read.records(partition, start, count, topic_id)
+    start = read.offsets.at(partition, time, topic_id) if time else offset or 0
+    page = read.report.records(partition, start, count, topic_id)
     if as_json:
         print_json(page.as_record(payloads=not no_payloads))
     else:

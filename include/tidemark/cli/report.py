@@ -90,7 +90,7 @@ def report(
     if since and since >= (until or datetime.now(UTC)):
         raise typer.BadParameter("--since must be before --until")
     with phase(f"reporting on {pipeline}", quiet_s=SHORT_S):
-        found = app.pipeline(pipeline).report(since, until)
+        found = app.pipeline(pipeline).report.of_period(since, until)
     if output:
         from tidemark.ops.report.page import write_page
 
@@ -111,7 +111,7 @@ def _report_all(app: App, *, exit_code: bool, as_json: bool) -> None:
 
     def one(each: Pipeline) -> PipelineReport | None:
         try:
-            return each.report()
+            return each.report.of_period()
         except NothingLanded:
             return None
         finally:

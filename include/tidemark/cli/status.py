@@ -83,7 +83,7 @@ def status(
     if watch:
         _watch(app, names, interval or 5, with_partitions=bool(pipelines), as_json=as_json)
         return
-    found = for_each(app, names, lambda each: each.status())
+    found = for_each(app, names, lambda each: each.report.status())
     if not pipelines:
         found |= app.spec_folder.broken
     results = list(found.values())
@@ -226,7 +226,7 @@ def _watch(
     seen: dict[str, ObservedStatus] = {}
 
     def look() -> RenderableType:
-        found = {**for_each(quick, names, lambda each: each.status()), **broken}
+        found = {**for_each(quick, names, lambda each: each.report.status()), **broken}
         for name, each in found.items():
             seen[name] = seen.get(name, ObservedStatus()).updated(each, time.monotonic())
         now = utc_now()

@@ -204,7 +204,7 @@ class Home:
             *(ledger.cluster_id, ledger.topic_id, frozenset(ledger.starts)),
         )
         key = Key(f"watermarks of {spec.name}", parts)
-        return _from_kafka(self._topics, key, pipeline.known_watermarks)
+        return _from_kafka(self._topics, key, pipeline.report.watermarks)
 
     def cluster(self, connection: str, pattern: str) -> Newest[ClusterView]:
         """Return the cluster of a connection, with the first `TOPICS` topics of a pattern."""
@@ -241,7 +241,7 @@ class Home:
         is_short = since < UNREACHABLE_S
         if wait_s is not None and is_short:
             read = read.with_kafka_timeout(wait_s * SHORT_WAIT)
-        status = read.status()
+        status = read.report.status()
         if status.kafka_error is None:
             self._unreachable.pop(connection, None)
         # A failed short wait does not count: slow brokers would stay unreachable forever.

@@ -224,7 +224,7 @@ def _read_tables(
     Args:
         context: Context of the page.
         pipeline: The pipeline.
-        place: Partition and offsets of the coverage; see `Pipeline.coverage`.
+        place: Partition and offsets of the coverage; see `ReportPart.coverage`.
         watermarks: The newest watermarks. If another process changes the pipeline during the reads,
             they are read again.
     """
@@ -236,7 +236,8 @@ def _read_tables(
         return (next(known, None) or context.home.watermarks(pipeline)).required()
 
     coverage = result_or_error(
-        name, lambda _: pipeline.coverage(partition, start, end, required, checks_table=False)
+        name,
+        lambda _: pipeline.report.coverage(partition, start, end, required, checks_table=False),
     )
     plans: Sequence[PlanEntry] | TidemarkError = ()
     if partition is None:

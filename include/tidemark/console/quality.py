@@ -66,10 +66,10 @@ def report(context: PageContext, name: str, days: int) -> Page:
     """The owner's report of the last days, or its command if the page would take too long."""
     pipeline = context.pipeline(name)
     common = {"name": name, "spec": pipeline.spec, "days": days}
-    if size := pipeline.reason_against_report():
+    if size := pipeline.report.reason_against_page():
         return context.page("report_command.html", size=size, **common)
     until = utc_now()
-    found = pipeline.report(until - timedelta(days=days), until)
+    found = pipeline.report.of_period(until - timedelta(days=days), until)
     if not context.viewer.may_read_payloads(pipeline.spec):
         observed = context.observed(pipeline)
         hidden = [

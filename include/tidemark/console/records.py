@@ -89,11 +89,10 @@ def page(context: PageContext, name: str, place: RecordPlace) -> Page:
 
 
 def _read(pipeline: Pipeline, place: RecordPlace) -> RecordPage:
-    start = place.offset
-    if start is None:
-        moment = place.time
-        start = 0 if moment is None else pipeline.offset_at(place.partition, moment, place.topic_id)
-    return pipeline.records(place.partition, start, COUNT, place.topic_id)
+    start = place.offset or 0
+    if place.offset is None and place.time is not None:
+        start = pipeline.offsets.at(place.partition, place.time, place.topic_id)
+    return pipeline.report.records(place.partition, start, COUNT, place.topic_id)
 
 
 def _command(name: str, page: RecordPage, offset: int) -> str:

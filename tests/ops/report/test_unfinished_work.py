@@ -215,7 +215,7 @@ def test_quarantined_records_count_once_their_plan_has_landed(tmp_path: Path) ->
 
 def upserted_work(home: Path) -> UnfinishedWork:
     """Return the unfinished work of pipeline `events` of a home without Kafka."""
-    return app_of(home)().pipeline("events").status().unfinished
+    return app_of(home)().pipeline("events").report.status().unfinished
 
 
 def test_a_replay_leaves_the_upsert_table_out_of_date_until_the_next_merge(
@@ -346,7 +346,7 @@ def test_a_restored_quarantine_is_the_problem_of_a_status(tmp_path: Path) -> Non
     quarantine = DeltaTable(lake.quarantine_uri)
     newest = quarantine.version()
     quarantine.restore(newest - 1)
-    status = app_of(tmp_path)().pipeline("events").status()
+    status = app_of(tmp_path)().pipeline("events").report.status()
     assert isinstance(status.unfinished.decode_error, QuarantineRestored)
     assert status.unfinished.decode_error in [*status.alarms()]
     record = status.as_record()
@@ -357,7 +357,7 @@ def test_a_restored_quarantine_is_the_problem_of_a_status(tmp_path: Path) -> Non
     assert readable.as_row()["problem"] == "QuarantineRestored"
     assert record["quarantined"] == 1
     quarantine.restore(newest)
-    assert "QuarantineRestored" not in app_of(tmp_path)().pipeline("events").status().state
+    assert "QuarantineRestored" not in app_of(tmp_path)().pipeline("events").report.status().state
 
 
 def test_withdrawn_rows_are_an_alarm_until_the_typed_and_the_upsert_table_lack_them(
@@ -433,7 +433,7 @@ def test_a_status_opens_each_table_once(tmp_path: Path, monkeypatch: pytest.Monk
         return real(uri)
 
     monkeypatch.setattr(table_io, "_open_if_exists", count)
-    status = app_of(tmp_path)().pipeline("events").status()
+    status = app_of(tmp_path)().pipeline("events").report.status()
     assert status.records == 2
     assert sorted(opened) == sorted(set(opened))
 

@@ -71,7 +71,7 @@ class RecordReader:
     def page(
         self, partition: int, start: int, count: int, topic_id: str | None = None
     ) -> RecordPage:
-        """Return consecutive offsets of a partition. See `Pipeline.records`."""
+        """Return consecutive offsets of a partition. See `ReportPart.records`."""
         if topic_id is not None and not re.fullmatch(r"[\w-]+", topic_id):
             raise InvalidReference(rule="a topic id of Kafka", seen=repr(topic_id))
         return _PageReader(self).page(partition, self._span(partition, start, count), topic_id)
