@@ -83,7 +83,7 @@ def test_a_job_on_a_server_shows_the_tasks_of_its_queries(
     slow = "java_method('java.lang.Thread', 'sleep', id * 0 + 2500) IS NULL AS done"
 
     def body(pipeline: Pipeline, _: PlanRef) -> Mapping[str, object]:
-        rows = pipeline.context.sessions.shared().range(0, 3, 1, 3).selectExpr(slow).collect()
+        rows = pipeline.adapters.sessions.shared().range(0, 3, 1, 3).selectExpr(slow).collect()
         return {"records": len(rows)}
 
     shown: list[tuple[int, int]] = []

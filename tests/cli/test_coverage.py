@@ -62,7 +62,7 @@ class Screen:
         for module in ("coverage", "output"):
             self.monkeypatch.setattr(f"tidemark.cli.{module}.out", screen)
         self.monkeypatch.setattr(
-            "tidemark.app.report.ReportPart.coverage",
+            "tidemark.ops.report.coverage_rows.CoverageReader.read",
             lambda *_: TopicCoverage(partitions=partitions),
         )
         assert self.command("coverage", "tides", *options).code == ExitCode.OK

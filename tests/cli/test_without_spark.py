@@ -164,7 +164,7 @@ def test_a_verification_names_the_plans_of_another_level_than_the_present_one(
     pipeline.run("first")
     pipeline.spec = replace(pipeline.spec, isolation_level=IsolationLevel.READ_COMMITTED)
     found = pipeline.verify.verify()
-    monkeypatch.setattr("tidemark.app.tables.PlannedTable.verify", lambda *_: found)
+    monkeypatch.setattr("tidemark.ops.report.verify.Verifier.verify", lambda *_: found)
     shown = unconnected("verify", "events")
     assert (
         "3 offsets of plan 1 compared at read_uncommitted, at which they landed: the rows may "

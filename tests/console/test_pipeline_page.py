@@ -39,6 +39,7 @@ from tidemark.delta.data_table import DeltaDataTable
 from tidemark.delta.errors import ControlConflict
 from tidemark.delta.status_history import append_statuses
 from tidemark.ops.report.coverage import KnownWatermarks, OffsetState
+from tidemark.ops.report.coverage_rows import CoverageReader
 from tidemark.ops.report.observed_status import ObservedStatus
 from tidemark.ops.report.status import PipelineStatus
 
@@ -102,15 +103,15 @@ def page_beside(
         change: What another process does.
         reads_first: Whether it happens after the read; before it otherwise.
     """
-    read, changes = ReportPart.watermarks, [change]
+    read, changes = CoverageReader.watermarks, [change]
 
-    def read_beside(report: ReportPart) -> KnownWatermarks:
-        known = read(report) if reads_first else None
+    def read_beside(coverage: CoverageReader) -> KnownWatermarks:
+        known = read(coverage) if reads_first else None
         if changes:
             changes.pop()()
-        return known or read(report)
+        return known or read(coverage)
 
-    monkeypatch.setattr(ReportPart, "watermarks", read_beside)
+    monkeypatch.setattr(CoverageReader, "watermarks", read_beside)
     page = text_of(client.get("/pipelines/events").text)
     assert not changes
     return page
@@ -384,7 +385,7 @@ def test_a_quarantine_of_too_many_places_is_shown_in_a_smaller_part(
     part = client.get("/pipelines/events?partition=0&start=0&end=3").text
     assert note not in part
     assert 'aria-label="partition 0: 2 of 3 offsets quarantined, in a part at most 100 %"' in part
-    zoomed = memory_app(tmp_path, typed.bronze)().pipeline("events").report.coverage(0, 0, 3)
+    zoomed = memory_app(tmp_path, typed.bronze)().pipeline("events").report.coverage.read(0, 0, 3)
     assert zoomed.partitions[0].states[OffsetState.QUARANTINED] == SpanSet((Span(0, 1), Span(2, 3)))
 
 

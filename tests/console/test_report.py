@@ -18,7 +18,6 @@ from tests.support.publication import record_check
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tests.support.typed_lake import home_typed_lake
-from tidemark.app import report as reports
 from tidemark.console import pipelines, quality
 from tidemark.quality.check_results import Example, Severity
 
@@ -134,7 +133,7 @@ def test_a_large_quarantine_has_the_command_instead(
     typed.bronze.run(3)
     typed.run()
     assert "2 records in quarantine" in console_of(tmp_path).get(PAGE).text
-    monkeypatch.setattr(reports, "REPORTED_RECORDS", 1)
+    monkeypatch.setattr(quality, "REPORTED_RECORDS", 1)
     page = console_of(tmp_path).get(PAGE).text
     assert "events has more than 1 records in quarantine" in page
 
@@ -194,7 +193,7 @@ def test_a_pipeline_of_many_plans_has_the_command_instead(
     lake: FileLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report reads every plan, which takes too long for a page."""
-    monkeypatch.setattr(reports, "REPORTED_PLANS", 2)
+    monkeypatch.setattr(quality, "REPORTED_PLANS", 2)
     page = console_of(tmp_path).get(PAGE).text
     assert "events has 3 plans, more than 2, which take too long for this page" in page
     assert "<pre>tidemark report events --output report.html</pre>" in page

@@ -109,7 +109,7 @@ def assert_settled(table_judge: TableJudge, site: Site) -> None:
     assert remaining == {}
     backlog = site.app.pipeline("events").typed.planner.backlog()
     assert set(backlog.as_record().values()) == {0}
-    site.app.table("events@typed").verify().check()
+    site.app.table("events@typed").verifier.verify().check()
 
 
 def landings(site: Site, plan: Plan) -> int:

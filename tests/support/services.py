@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
 from tests.support import PROJECT
-from tidemark.app.adapters import Adapters, PipelineContext
+from tidemark.app.adapters import Adapters
 from tidemark.app.connections import Connections
 from tidemark.app.pipeline import Pipeline
 from tidemark.app.report import ReportPart
+from tidemark.app.silver import TypedPart
 from tidemark.app.tables import BronzePart
-from tidemark.app.typed import TypedPart
 from tidemark.bronze.backfill.service import Backfills
 from tidemark.bronze.ingest.executor import PlanExecutor
 from tidemark.bronze.ingest.planner import Planner
@@ -51,7 +51,7 @@ _Part = TypeVar("_Part")
 _Service = TypeVar("_Service")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PortAdapters(Adapters):
     """Adapters that a test gives instead of the product's own.
 
@@ -65,15 +65,16 @@ class PortAdapters(Adapters):
     @classmethod
     def over(cls, given: Any) -> Self:
         """Return these adapters. No check and no decoder has run."""
-        context = PipelineContext(
+        return cls(
+            spec=given.spec,
             layout=Layout(project=PROJECT, home=Path("/nonexistent")),
             connections=Connections(lambda _: None, lambda: None),
             sessions=ApplicationSessions(),
             control=given.control,
-            wrap_adapter=_unchanged,
+            wrap=_unchanged,
             now=lambda: NOW,
+            given=given,
         )
-        return cls(given.spec, context, given)
 
     @property
     def watermarks(self) -> TopicReader:
@@ -181,7 +182,7 @@ class Services:
     @property
     def starts(self) -> StartService:
         """Records where a pipeline starts."""
-        return self.pipeline.offsets._starts
+        return StartService(spec=self.pipeline.spec, ports=self.pipeline.bronze.ports)
 
     @property
     def undo(self) -> Undo:
@@ -191,17 +192,17 @@ class Services:
     @property
     def abandon(self) -> Abandon:
         """Abandons plans."""
-        return self.planned_table.repair._abandon
+        return Abandon(pipeline=self.planned_table.name, ports=self.planned_table.ports)
 
     @property
     def decisions(self) -> Decisions:
         """Records decisions of operators."""
-        return self.pipeline.repair._decisions
+        return Decisions(spec=self.pipeline.spec, ports=self.pipeline.bronze.ports)
 
     @property
     def repair(self) -> Repair:
         """Repairs the control table from the data table."""
-        return self.planned_table.repair._repair
+        return Repair(spec=self.planned_table.spec, ports=self.planned_table.ports)
 
     @property
     def verify(self) -> Verifier:

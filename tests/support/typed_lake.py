@@ -25,13 +25,14 @@ from tidemark.core.plan import Plan
 from tidemark.delta.control_table import DeltaControlTable
 from tidemark.delta.data_table import DeltaDataTable
 from tidemark.delta.storage import folder_of
-from tidemark.silver.typed.columns import QUARANTINE_SCHEMA, typed_table
+from tidemark.silver.typed.columns import QUARANTINE_SCHEMA
 from tidemark.silver.typed.decoder import DecodePlanner, HiddenOffsets
 from tidemark.silver.typed.framed_table import FramedBronzeTable
 from tidemark.silver.typed.quarantine import DeltaQuarantine, TypedTablePair
 from tidemark.silver.typed.replay_preview import DecodeResult
 from tidemark.silver.typed.schema_table import DeltaSchemaStore
 from tidemark.silver.typed.schemas import SchemaRegistry, SchemaResolver
+from tidemark.silver.typed.tables import TypedTables
 from tidemark.spark import parquet
 from tidemark.spec.decode import REST, DecodeSpec, Format, Part, PayloadSpec, QuarantineReason
 from tidemark.spec.fields import FieldType
@@ -185,26 +186,34 @@ class TypedLake(Services):
         return self.root / self.decode.quarantine_target
 
     @property
+    def tables(self) -> TypedTables:
+        """Opens the typed table and its quarantine."""
+        return TypedTables(
+            typed_uri=str(self.typed_uri),
+            quarantine_uri=str(self.quarantine_uri),
+            decode=self.decode,
+            landed=lambda: self.control.ledger(self.spec.name).landed_sequences(),
+            now=lambda: NOW,
+        )
+
+    @property
     def quarantine(self) -> DeltaQuarantine:
         """The quarantine table."""
-        uri = str(self.quarantine_uri)
-        landed = lambda: self.control.ledger(self.spec.name).landed_sequences()  # noqa: E731
-        return DeltaQuarantine(uri, lambda: NOW, self.typed, landed)
+        return self.tables.quarantine(self.typed)
 
     @property
     def typed(self) -> DeltaDataTable:
         """The typed table without its quarantine."""
-        return typed_table(str(self.typed_uri), self.decode)
+        return self.tables.typed()
 
     @property
     def table(self) -> TypedTablePair:
         """The typed table with its quarantine."""
-        flattens = self.decode.flattens
-        return TypedTablePair(self.typed, self.quarantine, self.grown, flattens=flattens)
+        return self.tables.pair(self.typed)
 
     def grown(self, columns: Mapping[Part, FieldType]) -> DeltaDataTable:
         """Return the typed table with further columns."""
-        return typed_table(str(self.typed_uri), self.decode, columns)
+        return self.tables.typed(columns)
 
     @property
     def decoding(self) -> DecodePlanner:

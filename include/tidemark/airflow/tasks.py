@@ -114,7 +114,7 @@ def plan_run(
     plans, outcomes = plan_each(app, pipelines, next_plan, log.info)
     ti.xcom_push(_PLANNED, {each.pipeline: each.sequence for each in plans})
     for each in plans:
-        adds = app.pipeline(each.pipeline).size_estimate(each)
+        adds = app.pipeline(each.pipeline).bronze.size_estimate(each)
         log.info(
             "plan of the run pipeline=%s plan=%d\n%s\n%s",
             *(each.pipeline, each.sequence, each.explain(), adds.explain()),

@@ -1,4 +1,4 @@
-"""The adapters of a pipeline: its bronze table, its Kafka clients, and what all pipelines share.
+"""The adapters of a pipeline: its bronze table, its Kafka clients, and the shared tables.
 
 Methods import heavy libraries when they need them: planning never loads Spark.
 """
@@ -6,7 +6,7 @@ Methods import heavy libraries when they need them: planning never loads Spark.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -46,52 +46,33 @@ class AdapterWrapper(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PipelineContext:
-    """The settings and the control table that all pipelines of a home share.
-
-    Attributes:
-        layout: Folders and tables.
-        connections: Connections to Kafka and to schema registries.
-        sessions: Provides the Spark sessions of jobs.
-        control: The control table.
-        wrap_adapter: Wraps the adapters of pipelines in tests of crashes.
-        now: The clock of services.
-        kafka_timeout_s: Longest wait for Kafka without progress, in seconds; None for the default
-            of each reader.
-    """
-
-    layout: Layout
-    connections: Connections
-    sessions: Sessions
-    control: ControlTable
-    wrap_adapter: AdapterWrapper
-    now: Callable[[], datetime]
-    kafka_timeout_s: float | None = None
-
-
-@dataclass(frozen=True)
 class Adapters:
     """The adapters of one pipeline.
 
     Attributes:
         spec: The spec of the pipeline.
-        context: What pipelines share.
+        layout: Folders and tables.
+        connections: Connections to Kafka and to schema registries.
+        sessions: Provides the Spark sessions of jobs.
+        control: The control table.
+        wrap: Wraps adapters in tests of crashes.
+        now: The clock of services.
+        kafka_timeout_s: Longest wait for Kafka without progress, in seconds; None for the default
+            of each reader.
     """
 
     spec: PipelineSpec
-    context: PipelineContext
-
-    def with_kafka_timeout(self, seconds: float) -> Adapters:
-        """Return a copy whose clients wait for Kafka for at most some seconds."""
-        return replace(self, context=replace(self.context, kafka_timeout_s=seconds))
+    layout: Layout
+    connections: Connections
+    sessions: Sessions
+    control: ControlTable
+    wrap: AdapterWrapper
+    now: Callable[[], datetime]
+    kafka_timeout_s: float | None = None
 
     def uri(self, target: str) -> str:
         """Return the location of a table."""
-        return self.context.layout.data_table(target)
-
-    def wrap(self, name: str, adapter: _Adapter) -> _Adapter:
-        """See `AdapterWrapper`."""
-        return self.context.wrap_adapter(name, adapter)
+        return self.layout.data_table(target)
 
     def bronze(self, *, reads_only: bool = False) -> BronzeTable:
         """Return the bronze table, without Spark.
@@ -110,11 +91,11 @@ class Adapters:
         from tidemark.bronze.ingest.ports import TopicPorts
 
         return TopicPorts(
-            control=self.context.control,
+            control=self.control,
             table=self.bronze(reads_only=reads_only),
             open_watermarks=cache(lambda: self.watermarks),
             open_log_reader=cache(lambda: self.log_reader),
-            now=self.context.now,
+            now=self.now,
         )
 
     @property
@@ -122,7 +103,7 @@ class Adapters:
         """Reads watermarks of the topic."""
         from tidemark.kafka.watermarks import TIMEOUT_S, KafkaWatermarkReader
 
-        timeout = self.context.kafka_timeout_s or TIMEOUT_S
+        timeout = self.kafka_timeout_s or TIMEOUT_S
         return self.wrap("watermarks", KafkaWatermarkReader(self.kafka_config(), timeout))
 
     @property
@@ -130,7 +111,7 @@ class Adapters:
         """Reads records of the topic with librdkafka."""
         from tidemark.kafka.reader import PROGRESS_TIMEOUT_S, KafkaLogReader
 
-        timeout = self.context.kafka_timeout_s or PROGRESS_TIMEOUT_S
+        timeout = self.kafka_timeout_s or PROGRESS_TIMEOUT_S
         return self.wrap("log_reader", KafkaLogReader(self.kafka_config(), timeout))
 
     @property
@@ -142,25 +123,25 @@ class Adapters:
 
     def kafka_config(self) -> dict[str, object]:
         """Return the configuration of librdkafka for the cluster."""
-        return self.context.connections.kafka_config(self.spec.connection)
+        return self.connections.kafka_config(self.spec.connection)
 
     @property
     def check_results(self) -> DeltaCheckResults:
         """The results of all checks. Needs neither a JVM nor Kafka."""
         from tidemark.quality.check_results_table import DeltaCheckResults
 
-        return self.wrap("results", DeltaCheckResults(self.context.layout.quality_results))
+        return self.wrap("results", DeltaCheckResults(self.layout.quality_results))
 
     def masked_columns(self) -> Collection[str]:
         """Return the columns whose values the suite hides in reports."""
         from tidemark.quality.suite import load_suite
 
         suite = self.spec.suite
-        return load_suite(self.context.layout.suite(suite)).masked if suite else ()
+        return load_suite(self.layout.suite(suite)).masked if suite else ()
 
     def schema_store(self) -> DeltaSchemaStore:
         """Return the stored schemas of the registry, which is the default one without `decode`."""
         from tidemark.silver.typed.schema_table import DeltaSchemaStore
 
         registry = self.spec.decode.registry if self.spec.decode else DEFAULT_REGISTRY
-        return DeltaSchemaStore(self.context.layout.schema_table, registry, self.context.now)
+        return DeltaSchemaStore(self.layout.schema_table, registry, self.now)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from tidemark.app.adapters import Adapters, PipelineContext, utc_now
+from tidemark.app.adapters import Adapters, utc_now
 from tidemark.app.connections import (
     LOCAL_CONNECTION,
     SPARK_CONNECTION,
@@ -24,8 +24,6 @@ from tidemark.app.connections import (
     spark_connection,
 )
 from tidemark.app.engines import Engines
-from tidemark.app.pipeline import Pipeline
-from tidemark.app.tables import PlannedTable
 from tidemark.core.errors import InvalidReference, SetupError, TidemarkError
 from tidemark.spark.engine import Server
 from tidemark.spark.sessions import ApplicationSessions, Sessions
@@ -36,6 +34,8 @@ from tidemark.spec.ref import PipelineKind, PipelineRef
 from tidemark.spec.targets import CREDENTIALS, WITHOUT_CREDENTIALS, has_credentials
 
 if TYPE_CHECKING:
+    from tidemark.app.pipeline import Pipeline
+    from tidemark.app.tables import PlannedTable
     from tidemark.bronze.ingest.protocols import ControlTable
     from tidemark.delta.control_repair import DeltaControlRepair
     from tidemark.kafka.topics import KafkaTopics
@@ -56,7 +56,7 @@ class App:
     Attributes:
         environ: The environment; tests and DAGs pass their own.
         sessions: Provides the Spark sessions of jobs.
-        kafka_timeout_s: As in `PipelineContext`.
+        kafka_timeout_s: As in `Adapters`.
         find_connection: As `find` of `Connections`; None for the variables `AIRFLOW_CONN_<ID>`.
     """
 
@@ -98,7 +98,7 @@ class App:
         """Return a pipeline.
 
         Args:
-            ref: The table.
+            ref: The pipeline.
             sessions: Provides the Spark sessions; None for the ones of this app.
 
         Raises:
@@ -107,11 +107,23 @@ class App:
             NotDecoded, NotUpserted: The spec defines no such table.
             InvalidReference: No table can have this name.
         """
+        from tidemark.app.pipeline import Pipeline
+
         spec = self.spec(ref)
         if not spec.reads_kafka:
             raise IsTyped(pipeline=spec.name, origin=spec.origin)
-        context = replace(self.context, sessions=sessions) if sessions else self.context
-        return Pipeline(Adapters(spec, context))
+        return Pipeline(
+            Adapters(
+                spec=spec,
+                layout=self.layout,
+                connections=self.connections,
+                sessions=sessions or self.sessions,
+                control=self.control,
+                wrap=self.wrap_adapter,
+                now=utc_now,
+                kafka_timeout_s=self.kafka_timeout_s,
+            )
+        )
 
     def pipeline_of(self, ref: PipelineRef | str, sessions: Sessions | None = None) -> Pipeline:
         """Return the pipeline of one of its tables, such as `prices` of `prices@typed`."""
@@ -202,19 +214,6 @@ class App:
     # -- what pipelines share ----------------------------------------------------------------------
 
     @cached_property
-    def context(self) -> PipelineContext:
-        """The shared parts of all pipelines of this home."""
-        return PipelineContext(
-            layout=self.layout,
-            connections=self.connections,
-            sessions=self.sessions,
-            control=self.control,
-            wrap_adapter=self.wrap_adapter,
-            now=utc_now,
-            kafka_timeout_s=self.kafka_timeout_s,
-        )
-
-    @cached_property
     def connections(self) -> Connections:
         """The connections of this home."""
         return Connections(self.find_connection or self._variable, self._local_bootstrap)
@@ -260,24 +259,9 @@ class App:
 
     def shared_maintenance(self) -> list[Maintenance]:
         """Return the maintenance of the tables that pipelines share."""
-        from tidemark.delta.maintained_table import DeltaMaintainedTable
-        from tidemark.delta.status_history import remove_old_statuses
-        from tidemark.ops.maintenance.service import Maintenance
+        from tidemark.ops.maintenance.service import shared_maintenance
 
-        shared = {
-            "control table": self.layout.control_table,
-            "quality results": self.layout.quality_results,
-            "status table": self.layout.status_table,
-            "schemas table": self.layout.schema_table,
-        }
-        tables = {name: DeltaMaintainedTable(uri) for name, uri in shared.items()}
-        history = self.layout.status_history
-        remove_expired = partial(remove_old_statuses, history)
-        tables["status history"] = DeltaMaintainedTable(history, remove_expired=remove_expired)
-        return [
-            Maintenance(name=name, table=self.wrap_adapter("maintenance", table), now=utc_now)
-            for name, table in tables.items()
-        ]
+        return shared_maintenance(self.layout, self.wrap_adapter, utc_now)
 
     def sql_tables(self) -> Catalog:
         """Return the tables that SQL can name: those of all valid specs, and the shared ones."""

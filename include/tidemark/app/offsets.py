@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tidemark.app.adapters import Adapters
-
-if TYPE_CHECKING:
-    from tidemark.bronze.ingest.start import StartResult, StartService
-    from tidemark.bronze.ingest.start_rules import OtherPartitions, SourceOffsets
-    from tidemark.bronze.repair.exports import ExportedOffset
+from tidemark.bronze.ingest.start import StartResult, StartService, group_position
+from tidemark.bronze.ingest.start_checkpoint import checkpoint_position
+from tidemark.bronze.ingest.start_rules import OtherPartitions, SourceOffsets
+from tidemark.bronze.repair.exports import ExportedOffset, Exports
 
 
 @dataclass(frozen=True)
@@ -29,16 +25,12 @@ class OffsetsPart:
 
     def of_group(self, group: str) -> SourceOffsets:
         """Return the committed offsets of a consumer group of the cluster, to start from."""
-        from tidemark.bronze.ingest.start import group_position
-
         groups, topic = self.adapters.group_offsets, self.adapters.spec.topic
         return group_position(groups, group, topic, self._partitions())
 
     def of_checkpoint(self, path: str) -> SourceOffsets:
         """Return the position of a Structured Streaming query by its checkpoint, to start from."""
-        from tidemark.bronze.ingest.start_checkpoint import checkpoint_position
-
-        return checkpoint_position(_absolute(path), self.adapters.spec.topic)
+        return checkpoint_position(path, self.adapters.spec.topic)
 
     def start_from(
         self,
@@ -50,12 +42,11 @@ class OffsetsPart:
         dry_run: bool = False,
     ) -> StartResult:
         """Record the offsets of another reader as the start. See `StartService.start`."""
-        return self._starts.start(found, requested_by, reason, others=others, dry_run=dry_run)
+        starts = StartService(spec=self.adapters.spec, ports=self.adapters.topic_ports())
+        return starts.start(found, requested_by, reason, others=others, dry_run=dry_run)
 
     def export(self, group: str, *, dry_run: bool = False) -> tuple[ExportedOffset, ...]:
         """Write the committed offsets to a consumer group. No run does this (I6)."""
-        from tidemark.bronze.repair.exports import Exports
-
         ports, groups = self.adapters.topic_ports(reads_only=True), self.adapters.group_offsets
         exports = Exports(spec=self.adapters.spec, ports=ports, groups=groups)
         return exports.export(group, dry_run=dry_run)
@@ -70,14 +61,3 @@ class OffsetsPart:
     def _partitions(self) -> Collection[int]:
         """Return the partitions of the topic."""
         return self.adapters.topic_ports().watermarks_of(self.adapters.spec).partitions
-
-    @property
-    def _starts(self) -> StartService:
-        from tidemark.bronze.ingest.start import StartService
-
-        return StartService(spec=self.adapters.spec, ports=self.adapters.topic_ports())
-
-
-def _absolute(path: str) -> str:
-    """Return the absolute form of a path, or a URI unchanged."""
-    return path if re.match(r"[a-z][a-z0-9+.-]*:", path) else str(Path(path).resolve())

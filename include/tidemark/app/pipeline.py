@@ -13,37 +13,30 @@ they need them: planning never loads Spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidemark.app.adapters import Adapters, PipelineContext
-from tidemark.app.maintenance import maintenance
+from tidemark.app.adapters import Adapters
 from tidemark.app.offsets import OffsetsPart
-from tidemark.app.quality import publication, quality
 from tidemark.app.repair import BronzeRepairPart
 from tidemark.app.report import ReportPart
+from tidemark.app.silver import TypedPart, UpsertPart
 from tidemark.app.tables import BronzePart, PlannedTable
-from tidemark.app.typed import TypedPart
-from tidemark.app.upsert import UpsertPart
-from tidemark.core.plan import Plan, PlanRef
-from tidemark.core.table_state import SizeEstimate
+from tidemark.bronze.backfill.service import Backfills
+from tidemark.bronze.ingest.executor import ExecutionResult
+from tidemark.bronze.ingest.planner import Planner, PlanResult
+from tidemark.bronze.ingest.protocols import ControlTable
+from tidemark.ops.maintenance.service import Maintenance, finished_plans
+from tidemark.quality.check_results import QualityReport
+from tidemark.quality.publication_service import Publication
+from tidemark.silver.typed.registry_answers import Registry, with_stored_schemas
+from tidemark.spec.decode import DEFAULT_REGISTRY
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import PipelineKind
 
 if TYPE_CHECKING:
-    from tidemark.bronze.backfill.service import Backfills
-    from tidemark.bronze.ingest.executor import ExecutionResult
-    from tidemark.bronze.ingest.planner import Planner, PlanResult
-    from tidemark.bronze.ingest.protocols import ControlTable
-    from tidemark.core.record import LogRecord
-    from tidemark.ops.maintenance.service import Maintenance
-    from tidemark.ops.report.verification import Verification
-    from tidemark.quality.check_results import QualityReport
     from tidemark.quality.check_results_table import DeltaCheckResults
-    from tidemark.quality.publication_service import Publication
-    from tidemark.silver.typed.decoded_payloads import PayloadDecoder
-    from tidemark.silver.typed.registry_answers import Registry
 
 
 @dataclass(frozen=True)
@@ -67,18 +60,9 @@ class Pipeline:
         return self.spec.name
 
     @property
-    def context(self) -> PipelineContext:
-        """The settings that all pipelines share."""
-        return self.adapters.context
-
-    @property
     def control(self) -> ControlTable:
         """The control table."""
-        return self.context.control
-
-    def with_kafka_timeout(self, seconds: float) -> Pipeline:
-        """Return a copy of this pipeline that waits for Kafka for at most some seconds."""
-        return Pipeline(self.adapters.with_kafka_timeout(seconds))
+        return self.adapters.control
 
     # -- steps of a run ----------------------------------------------------------------------------
 
@@ -97,7 +81,7 @@ class Pipeline:
 
     def check(self, sequence: int) -> QualityReport:
         """Check a landed plan, with Spark if its suite needs Spark, and publish or block it."""
-        return quality(self.adapters).check(sequence)
+        return self.bronze.quality.check(sequence)
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -125,10 +109,6 @@ class Pipeline:
         self.spec.upsert()
         return UpsertPart(self.typed)
 
-    def table_of(self, plan: PlanRef) -> PlannedTable:
-        """Return the table of a plan: the bronze table or the typed table."""
-        return self.bronze if plan.pipeline == self.name else self.typed
-
     @property
     def repair(self) -> BronzeRepairPart:
         """Repairs of the bronze table, and decisions of operators about the topic."""
@@ -149,43 +129,24 @@ class Pipeline:
     @property
     def planner(self) -> Planner:
         """Plans the offsets after the committed offsets, or given offsets. Needs no JVM."""
-        from tidemark.bronze.ingest.planner import Planner
-
         return Planner(spec=self.spec, ports=self.adapters.topic_ports())
 
     @property
     def backfills(self) -> Backfills:
         """Records requests of offsets, and plans them in chunks. Needs no JVM."""
-        from tidemark.bronze.backfill.service import Backfills
-
         return Backfills(planner=self.planner)
 
     @property
     def publication(self) -> Publication:
         """Decides which plans the published view shows. Needs neither a JVM nor Kafka."""
-        return publication(self.adapters)
+        return self.bronze.publication
 
     @property
     def check_results(self) -> DeltaCheckResults:
         """The results of all checks. Needs neither a JVM nor Kafka."""
         return self.adapters.check_results
 
-    def size_estimate(self, plan: Plan) -> SizeEstimate:
-        """Return the size that a plan would add to the bronze table. Reads only the table."""
-        return self.bronze.size_estimate(plan)
-
     # -- records and tables ------------------------------------------------------------------------
-
-    def verify(
-        self,
-        partition: int | None = None,
-        start: int | None = None,
-        end: int | None = None,
-        print_line: Callable[[str], None] = lambda _: None,
-        show_done: Callable[[int, int], None] = lambda _done, _total: None,
-    ) -> Verification:
-        """Compare the bronze table with Kafka record by record. See `Verifier.verify`."""
-        return self.bronze.verify(partition, start, end, print_line, show_done)
 
     def maintenance(self, kind: PipelineKind = PipelineKind.LIVE) -> Maintenance:
         """Return the maintenance of a table of the pipeline. Needs no JVM.
@@ -193,24 +154,38 @@ class Pipeline:
         Raises:
             NotDecoded, NotUpserted: The spec defines no such table.
         """
-        return maintenance(self.adapters, kind)
+        from tidemark.delta.maintained_table import DeltaMaintainedTable
+
+        spec, adapters = self.spec, self.adapters
+        if kind is PipelineKind.UPSERT:
+            upsert = spec.upsert_spec()
+            maintained = DeltaMaintainedTable(adapters.uri(upsert.target), upsert.name)
+            # No process waits for its files: a failed merge writes new ones.
+            table = adapters.wrap("maintenance", maintained)
+            return Maintenance(name=upsert.name, table=table, now=adapters.now)
+        planned: PlannedTable = self.bronze
+        if kind is not PipelineKind.LIVE:
+            planned = self.typed
+        target = planned.spec.target
+        if kind is PipelineKind.QUARANTINE:
+            target = spec.decoding().quarantine_target
+        maintained = DeltaMaintainedTable(adapters.uri(target), planned.name)
+        return Maintenance(
+            name=str(spec.ref.of_kind(kind)),
+            table=adapters.wrap("maintenance", maintained),
+            finished_plans=lambda: finished_plans(
+                adapters.control, planned.name, planned.ports.table
+            ),
+            now=adapters.now,
+        )
 
     def masked_columns(self) -> Collection[str]:
         """Return the columns whose values the suite hides in reports."""
         return self.adapters.masked_columns()
 
-    def payload_decoder(self, records: Iterable[LogRecord]) -> PayloadDecoder:
-        """Return the decoder of keys and values of some records, for commands that show them."""
-        from tidemark.silver.typed.decoded_payloads import PayloadDecoder
-
-        return PayloadDecoder.of(records, self.registry_answers)
-
     @property
     def registry_answers(self) -> Registry:
         """Returns stored schemas, and requests missing ones from the registry."""
-        from tidemark.silver.typed.registry_answers import with_stored_schemas
-        from tidemark.spec.decode import DEFAULT_REGISTRY
-
         registry = self.spec.decode.registry if self.spec.decode else DEFAULT_REGISTRY
-        request = self.context.connections.registry_answers(registry)
+        request = self.adapters.connections.registry_answers(registry)
         return with_stored_schemas(self.adapters.schema_store(), request)

@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from tidemark.app.app import App
-from tidemark.app.pipeline import Pipeline
 from tidemark.app.run import applications, identity
 from tidemark.app.steps import NewDecodePlans, Ref, Result, outcome
 from tidemark.bronze.ingest.ledgers import recorded_plan
@@ -27,6 +26,7 @@ from tidemark.spark.errors import EngineStopped
 from tidemark.spec.ref import MergeRef, PipelineRef, plan_text
 
 if TYPE_CHECKING:
+    from tidemark.app.pipeline import Pipeline
     from tidemark.ops.maintenance.service import Maintenance
 
 T = TypeVar("T")

@@ -6,17 +6,17 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tidemark.bronze.ingest.ports import Ports, TopicPorts
+from tidemark.bronze.repair.abandon import Abandon
+from tidemark.bronze.repair.decisions import Decisions
+from tidemark.bronze.repair.rewind import Repair
+from tidemark.bronze.repair.rules import Differences
+from tidemark.bronze.repair.undo import Undo, UndoResult
+from tidemark.core.events import LossAccepted, RecreationAccepted
 from tidemark.core.plan import Plan
 from tidemark.spec.model import PipelineSpec
 
 if TYPE_CHECKING:
-    from tidemark.bronze.ingest.ports import Ports, TopicPorts
-    from tidemark.bronze.repair.abandon import Abandon
-    from tidemark.bronze.repair.decisions import Decisions
-    from tidemark.bronze.repair.rewind import Repair
-    from tidemark.bronze.repair.rules import Differences
-    from tidemark.bronze.repair.undo import Undo, UndoResult
-    from tidemark.core.events import LossAccepted, RecreationAccepted
     from tidemark.delta.deduplication import DeduplicationResult
 
 
@@ -46,9 +46,8 @@ class RepairPart:
         dry_run: bool = False,
     ) -> Plan:
         """Abandon a plan that has not landed. See `Abandon.abandon`."""
-        return self._abandon.abandon(
-            sequence, requested_by, reason, discard=discard, dry_run=dry_run
-        )
+        service = Abandon(pipeline=self.spec.name, ports=self.ports)
+        return service.abandon(sequence, requested_by, reason, discard=discard, dry_run=dry_run)
 
     def undo(
         self,
@@ -66,11 +65,13 @@ class RepairPart:
 
     def rewind(self, requested_by: str, reason: str, *, dry_run: bool = False) -> Differences:
         """Follow a RESTORE of the table. See `Repair.rewind`."""
-        return self._repair.rewind(requested_by, reason, dry_run=dry_run)
+        service = Repair(spec=self.spec, ports=self.ports)
+        return service.rewind(requested_by, reason, dry_run=dry_run)
 
     def rebuild(self, requested_by: str, reason: str, *, dry_run: bool = False) -> Differences:
         """Rebuild the control table from the table. See `Repair.rebuild`."""
-        return self._repair.rebuild(requested_by, reason, dry_run=dry_run)
+        service = Repair(spec=self.spec, ports=self.ports)
+        return service.rebuild(requested_by, reason, dry_run=dry_run)
 
     def deduplicate(self, *, dry_run: bool = False) -> DeduplicationResult:
         """Remove copies of rows from the table. Does not read its source."""
@@ -79,27 +80,13 @@ class RepairPart:
         return Deduplication(self.uri, self.spec.name).run(dry_run=dry_run)
 
     @property
-    def _abandon(self) -> Abandon:
-        from tidemark.bronze.repair.abandon import Abandon
-
-        return Abandon(pipeline=self.spec.name, ports=self.ports)
-
-    @property
     def _undo(self) -> Undo:
-        from tidemark.bronze.repair.undo import Undo
-
         return Undo(
             pipeline=self.spec.name,
             ports=self.ports,
             asks_kafka=self.spec.reads_kafka,
             check_source=self.check_source,
         )
-
-    @property
-    def _repair(self) -> Repair:
-        from tidemark.bronze.repair.rewind import Repair
-
-        return Repair(spec=self.spec, ports=self.ports)
 
 
 @dataclass(frozen=True)
@@ -116,16 +103,12 @@ class BronzeRepairPart(RepairPart):
         self, partitions: Collection[int], requested_by: str, reason: str, *, dry_run: bool = False
     ) -> LossAccepted:
         """Skip offsets that Kafka has deleted. See `Decisions.accept_loss`."""
-        return self._decisions.accept_loss(partitions, requested_by, reason, dry_run=dry_run)
+        service = Decisions(spec=self.spec, ports=self.ports)
+        return service.accept_loss(partitions, requested_by, reason, dry_run=dry_run)
 
     def accept_recreation(
         self, requested_by: str, reason: str, *, dry_run: bool = False
     ) -> RecreationAccepted:
         """Continue with a recreated topic. See `Decisions.accept_recreation`."""
-        return self._decisions.accept_recreation(requested_by, reason, dry_run=dry_run)
-
-    @property
-    def _decisions(self) -> Decisions:
-        from tidemark.bronze.repair.decisions import Decisions
-
-        return Decisions(spec=self.spec, ports=self.ports)
+        service = Decisions(spec=self.spec, ports=self.ports)
+        return service.accept_recreation(requested_by, reason, dry_run=dry_run)

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from tidemark.app.adapters import Adapters
-from tidemark.app.quality import publication
-from tidemark.app.typed import TypedPart
-from tidemark.app.upsert import UpsertPart
-from tidemark.spec.model import PipelineSpec
+from tidemark.app.silver import TypedPart, UpsertPart
+from tidemark.app.tables import BronzePart
 
 if TYPE_CHECKING:
-    from tidemark.ops.report.coverage import KnownWatermarks, TopicCoverage
+    from tidemark.ops.report.coverage_rows import CoverageReader
     from tidemark.ops.report.owner_report import PipelineReport
-    from tidemark.ops.report.record_page import RecordPage
+    from tidemark.ops.report.records import RecordReader
     from tidemark.ops.report.status import PipelineStatus
     from tidemark.ops.report.unfinished_work import UnfinishedWorkReader
 
-REPORTED_PERIOD = timedelta(days=30)
+_REPORTED_PERIOD = timedelta(days=30)
 """Period of a report without another one."""
-REPORTED_PLANS = 1_000
-"""Maximum number of plans of a report in the console, because a report reads every plan."""
-REPORTED_RECORDS = 10_000
-"""Maximum number of open records in quarantine of a report in the console."""
 _PAGE_TIMEOUT_S = 5.0
 """Longest wait for Kafka for a page of records, in seconds."""
 
@@ -46,76 +39,47 @@ class ReportPart:
         """Return how far the pipeline is behind its topic, with its alarms."""
         from tidemark.ops.report.status import pipeline_status
 
-        return pipeline_status(self._spec, self.adapters.topic_ports(), self._unfinished_work())
-
-    def watermarks(self) -> KnownWatermarks:
-        """Return the current watermarks of the topic, for `coverage`.
-
-        Raises:
-            TidemarkError: Kafka or the connection failed.
-        """
-        from tidemark.ops.report.coverage_rows import known_watermarks
-
-        return known_watermarks(self._spec, self.adapters.topic_ports(reads_only=True))
-
-    def coverage(
-        self,
-        partition: int | None = None,
-        start: int | None = None,
-        end: int | None = None,
-        read_watermarks: Callable[[], KnownWatermarks] | None = None,
-        *,
-        checks_table: bool = True,
-    ) -> TopicCoverage:
-        """Return the state of every offset of the topic. See `coverage_rows.topic_coverage`."""
-        from tidemark.ops.report.coverage_rows import topic_coverage
-
-        return topic_coverage(
-            self._spec,
-            self.adapters.topic_ports(reads_only=True),
-            self.typed.quarantined_spans if self.typed else None,
-            (partition, start, end),
-            read_watermarks or self.watermarks,
-            checks_table=checks_table,
+        return pipeline_status(
+            self.adapters.spec, self.adapters.topic_ports(), self._unfinished_work()
         )
 
-    def records(
-        self, partition: int, start: int, count: int = 50, topic_id: str | None = None
-    ) -> RecordPage:
-        """Return offsets of a partition: Kafka's records, rows, and why a row is absent.
+    @property
+    def coverage(self) -> CoverageReader:
+        """Reads the state of every offset of the topic."""
+        from tidemark.ops.report.coverage_rows import CoverageReader
 
-        An error of Kafka or of a table spoils its own part of the page only.
+        ports = self.adapters.topic_ports(reads_only=True)
+        if self.typed is None:
+            return CoverageReader(spec=self.adapters.spec, ports=ports)
+        quarantined = self.typed.quarantined_spans
+        return CoverageReader(spec=self.adapters.spec, ports=ports, quarantined=quarantined)
 
-        Args:
-            partition: Partition number.
-            start: First offset.
-            count: Number of offsets, at most `records.MAX_COUNT`.
-            topic_id: Incarnation of the topic; None for the one that the pipeline reads.
+    @property
+    def records(self) -> RecordReader:
+        """Reads pages of records of Kafka and of the tables, side by side.
 
         Raises:
-            InvalidReference: The topic id is invalid.
-            InvalidRange: The offset or the count is out of bounds.
-            UnknownPartition: The topic has no such partition.
-            KafkaFailure: Kafka failed, and the pipeline has no plan yet.
             SuiteError: The suite is invalid, so its masked columns are unknown.
         """
         from tidemark.ops.report.decoded_rows import DecodedTables
         from tidemark.ops.report.records import RecordReader
         from tidemark.quality.suite import masked_payloads
 
-        masked = masked_payloads(self.adapters.masked_columns())
-        timeout = self.adapters.context.kafka_timeout_s or _PAGE_TIMEOUT_S
-        ports = self.adapters.with_kafka_timeout(timeout).topic_ports(reads_only=True)
-        reader = RecordReader(spec=self._spec, ports=ports)
-        if self.typed:
-            decoded = DecodedTables(
-                pipeline=self.typed.name,
-                typed=self.typed.table(),
-                quarantine=self.typed.quarantine.table,
-                flattens=self.typed.spec.decoding().flattens,
-            )
-            reader = replace(reader, decoded=decoded)
-        return replace(reader.page(partition, start, count, topic_id), masked=masked)
+        timeout = self.adapters.kafka_timeout_s or _PAGE_TIMEOUT_S
+        typed = self.typed
+        return RecordReader(
+            spec=self.adapters.spec,
+            ports=replace(self.adapters, kafka_timeout_s=timeout).topic_ports(reads_only=True),
+            decoded=None
+            if typed is None
+            else DecodedTables(
+                pipeline=typed.name,
+                typed=typed.tables.typed(),
+                quarantine=typed.quarantine.table,
+                flattens=typed.tables.decode.flattens,
+            ),
+            masked=masked_payloads(self.adapters.masked_columns()),
+        )
 
     def of_period(
         self, since: datetime | None = None, until: datetime | None = None
@@ -129,42 +93,28 @@ class ReportPart:
         from tidemark.ops.report.service import Reports
 
         reports = Reports(
-            spec=self._spec,
-            control=self.adapters.context.control,
+            spec=self.adapters.spec,
+            control=self.adapters.control,
             data_log=self.adapters.bronze(reads_only=True),
             history=self.adapters.check_results,
-            publication=publication(self.adapters),
+            publication=BronzePart(self.adapters.spec, self.adapters).publication,
             masked=self.adapters.masked_columns(),
             quarantine=self.typed.quarantine.records if self.typed else None,
             unnamed_fields=self.typed.unnamed_fields if self.typed else lambda: None,
-            now=self.adapters.context.now,
+            now=self.adapters.now,
         )
-        until = until or self.adapters.context.now()
-        return reports.report(since or until - REPORTED_PERIOD, until)
-
-    def reason_against_page(self) -> str | None:
-        """Return why a report takes too long for a page; None if it does not."""
-        newest = self.adapters.context.control.summary(self._spec.name).last_sequence
-        if newest > REPORTED_PLANS:
-            return f"{newest:,} plans, more than {REPORTED_PLANS:,}"
-        most = REPORTED_RECORDS
-        if self.typed and len(self.typed.quarantine.records(most=most + 1)) > most:
-            return f"more than {most:,} records in quarantine"
-        return None
-
-    @property
-    def _spec(self) -> PipelineSpec:
-        return self.adapters.spec
+        until = until or self.adapters.now()
+        return reports.report(since or until - _REPORTED_PERIOD, until)
 
     def _unfinished_work(self) -> UnfinishedWorkReader:
         from tidemark.ops.report.unfinished_work import UnfinishedWorkReader
 
-        control, typed = self.adapters.context.control, self.typed
+        control, typed = self.adapters.control, self.typed
         if typed is None:
-            return UnfinishedWorkReader(spec=self._spec, control=control)
-        upsert = UpsertPart(typed) if self._spec.has_upsert else None
+            return UnfinishedWorkReader(spec=self.adapters.spec, control=control)
+        upsert = UpsertPart(typed) if self.adapters.spec.has_upsert else None
         return UnfinishedWorkReader(
-            spec=self._spec,
+            spec=self.adapters.spec,
             control=control,
             quarantined=lambda plans: typed.quarantine.count_open(plans),
             hidden=typed.hidden_offsets(),

@@ -18,8 +18,6 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from tidemark.app.app import App
-from tidemark.app.pipeline import Pipeline
-from tidemark.app.typed import TypedPart
 from tidemark.bronze.ingest.errors import CommitNotFound
 from tidemark.bronze.ingest.ledgers import recorded_plan, refuse_cancelled
 from tidemark.bronze.ingest.planner import PlanOutcome, PlanResult
@@ -38,6 +36,7 @@ from tidemark.spec.ref import MergeRef, ReplayRef
 from tidemark.spec.upsert import MergePlan
 
 if TYPE_CHECKING:
+    from tidemark.app.pipeline import Pipeline
     from tidemark.bronze.backfill.selection import TimeWindow
     from tidemark.silver.typed.decoder import DecodeBacklog
 
@@ -85,12 +84,10 @@ def plan(
 
 def ingest(pipeline: Pipeline, plan: PlanRef) -> Result:
     """Execute a plan: from Kafka into the bronze table, or from bronze into the typed table."""
-    table = pipeline.table_of(plan)
-    execution = table.execute(plan.sequence)
-    quarantined, unnamed = None, None
-    if isinstance(table, TypedPart):
-        quarantined = table.quarantined(plan.sequence)
-        unnamed = table.unnamed_fields(plan.sequence)
+    typed = None if plan.pipeline == pipeline.name else pipeline.typed
+    execution = (typed or pipeline.bronze).execute(plan.sequence)
+    quarantined = typed.quarantined(plan.sequence) if typed else None
+    unnamed = typed.unnamed_fields(plan.sequence) if typed else None
     if unnamed and unnamed.records:
         log.warning(
             "records have fields that the schema does not name pipeline=%s plan=%d records=%d "

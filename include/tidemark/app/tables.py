@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemark.app.adapters import Adapters
 from tidemark.app.repair import BronzeRepairPart, RepairPart
+from tidemark.bronze.ingest.executor import ExecutionResult, PlanExecutor
+from tidemark.bronze.ingest.ports import Ports, TopicPorts
+from tidemark.bronze.ingest.protocols import PlanSource, Sink
+from tidemark.bronze.ingest.source import TopicSource
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import SizeEstimate
+from tidemark.quality.data_docs import DataDocs
+from tidemark.quality.publication_service import Publication
+from tidemark.quality.service import Quality
 from tidemark.spec.model import PipelineSpec
 
 if TYPE_CHECKING:
-    from tidemark.bronze.ingest.executor import ExecutionResult, PlanExecutor
-    from tidemark.bronze.ingest.ports import Ports, TopicPorts
-    from tidemark.bronze.ingest.protocols import PlanSource, Sink
-    from tidemark.ops.report.verification import Verification
     from tidemark.ops.report.verify import Verifier
 
 
@@ -62,25 +64,12 @@ class PlannedTable(ABC):
     @property
     def executor(self) -> PlanExecutor:
         """Executes plans with Spark."""
-        from tidemark.bronze.ingest.executor import PlanExecutor
-
         sink, source = self.adapters.wrap("sink", self._sink()), self._source()
         return PlanExecutor(spec=self.spec, ports=self.ports, sink=sink, source=source)
 
     def execute(self, sequence: int) -> ExecutionResult:
         """Execute a recorded plan with Spark: land its offsets in one transaction, exactly once."""
         return self.executor.execute(sequence)
-
-    def verify(
-        self,
-        partition: int | None = None,
-        start: int | None = None,
-        end: int | None = None,
-        print_line: Callable[[str], None] = lambda _: None,
-        show_done: Callable[[int, int], None] = lambda _done, _total: None,
-    ) -> Verification:
-        """Compare the table with its source record by record. See `Verifier.verify`."""
-        return self.verifier.verify(partition, start, end, print_line, show_done)
 
 
 @dataclass(frozen=True)
@@ -105,6 +94,31 @@ class BronzePart(PlannedTable):
         ports = self.adapters.topic_ports(reads_only=True)
         return Verifier(spec=self.spec, ports=ports, row_origins=ports.table)
 
+    @property
+    def quality(self) -> Quality:
+        """Checks landed plans, with Spark if their suite needs Spark."""
+        from tidemark.quality.checker import BatchChecker
+
+        layout = self.adapters.layout
+        checker = BatchChecker(
+            spark=self.adapters.sessions.shared,
+            suites=layout.expectations,
+            docs=DataDocs(layout.data_docs),
+            results=self.adapters.check_results,
+        )
+        return Quality(
+            spec=self.spec,
+            data_table=self.adapters.uri(self.spec.target),
+            ports=self.ports,
+            checker=self.adapters.wrap("quality", checker),
+        )
+
+    @property
+    def publication(self) -> Publication:
+        """Decides which plans the published view shows. Needs neither a JVM nor Kafka."""
+        ports = self.adapters.topic_ports(reads_only=True)
+        return Publication(pipeline=self.name, ports=ports)
+
     def size_estimate(self, plan: Plan) -> SizeEstimate:
         """Return the size that a plan would add to the table. Reads only the table."""
         size = self.adapters.bronze().size()
@@ -115,17 +129,15 @@ class BronzePart(PlannedTable):
         from tidemark.bronze.ingest.spark_sink import SparkSink
         from tidemark.kafka.options import spark_options
 
-        sessions = self.adapters.context.sessions
+        sessions = self.adapters.sessions
         return SparkSink(
             open_session=sessions.shared,
             uri=self.adapters.uri(self.spec.target),
             kafka_options=spark_options(self.adapters.kafka_config()),
             log_reader=self.adapters.log_reader,
-            now=self.adapters.context.now,
+            now=self.adapters.now,
             write_options=sessions.write_options,
         )
 
     def _source(self) -> PlanSource:
-        from tidemark.bronze.ingest.source import TopicSource
-
         return TopicSource(ports=self.ports)

@@ -92,7 +92,7 @@ def coverage(
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     if start is not None and end is not None and start >= end:
         raise typer.BadParameter("--start must be before --end")
-    found = App.from_environment().pipeline(pipeline).report.coverage(partition, start, end)
+    found = App.from_environment().pipeline(pipeline).report.coverage.read(partition, start, end)
     if as_json:
         print_json(found.as_record())
     else:

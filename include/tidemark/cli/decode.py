@@ -285,8 +285,10 @@ def list_records(
             [(*why, count) for why, count in reasons.most_common()],
         )
     if show:
+        from tidemark.silver.typed.decoded_payloads import PayloadDecoder
+
         contents = (content for _, content in typed.quarantine.contents(listed))
-        decoder = owner.payload_decoder(contents)
+        decoder = PayloadDecoder.of(contents, owner.registry_answers)
         for each, record in typed.quarantine.contents(listed):
             _print_content(typed.name, each, record, masked, decoder)
         note_undecoded(decoder)

@@ -26,7 +26,7 @@ def plan(pipeline: PipelineName, dry_run: DryRun = False, as_json: AsJson = Fals
     """
     planned = App.from_environment().pipeline(pipeline)
     result = steps.plan(planned, requester(), dry_run=dry_run)
-    size = planned.size_estimate(result.plan) if result.plan else None
+    size = planned.bronze.size_estimate(result.plan) if result.plan else None
     if as_json:
         print_json({**plan_record(result), **(size.as_record() if size else {})})
         return

@@ -70,17 +70,19 @@ def records(
     With --json, payloads are complete and not decoded: as text if they are UTF-8, otherwise in
     base64. Columns that the suite masks are never shown.
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
+    from tidemark.silver.typed.decoded_payloads import PayloadDecoder
+
     if (offset is None) == (time is None):
         raise typer.BadParameter("give either --offset or --time")
     read = App.from_environment().pipeline(pipeline)
     start = read.offsets.at(partition, time, topic_id) if time else offset or 0
-    page = read.report.records(partition, start, count, topic_id)
+    page = read.report.records.page(partition, start, count, topic_id)
     if as_json:
         print_json(page.as_record(payloads=not no_payloads))
     else:
         shown = [row.record for entry in page.entries for row in entry.rows]
         shown += [entry.record for entry in page.entries if entry.record]
-        decoder = None if no_payloads else read.payload_decoder(shown)
+        decoder = None if no_payloads else PayloadDecoder.of(shown, read.registry_answers)
         _print_page(page, decoder)
         for part, error in page.errors.items():
             print_error_record({"pipeline": f"{pipeline}: {part}", **error.as_record()})

@@ -40,7 +40,7 @@ def verify(
     other = "its bronze table" if compared.spec.is_typed else "Kafka"
     text = f"comparing {pipeline} with {other}, by partition"
     with phase(text, quiet_s=SHORT_S) as show_done:
-        verification = compared.verify(partition, start, end, note, show_done)
+        verification = compared.verifier.verify(partition, start, end, note, show_done)
     if as_json:
         print_json(verification.as_record())
         if verification.differences:

@@ -204,7 +204,7 @@ class Home:
             *(ledger.cluster_id, ledger.topic_id, frozenset(ledger.starts)),
         )
         key = Key(f"watermarks of {spec.name}", parts)
-        return _from_kafka(self._topics, key, pipeline.report.watermarks)
+        return _from_kafka(self._topics, key, pipeline.report.coverage.watermarks)
 
     def cluster(self, connection: str, pattern: str) -> Newest[ClusterView]:
         """Return the cluster of a connection, with the first `TOPICS` topics of a pattern."""
@@ -236,11 +236,11 @@ class Home:
     def _status(self, pipeline: str) -> PipelineStatus:
         """Return a status. Waits only briefly for brokers that did not answer just before."""
         read = self.app.pipeline(pipeline)
-        connection, wait_s = read.spec.connection, read.context.kafka_timeout_s
+        connection, wait_s = read.spec.connection, read.adapters.kafka_timeout_s
         since = self._clock() - self._unreachable.get(connection, float("-inf"))
         is_short = since < UNREACHABLE_S
         if wait_s is not None and is_short:
-            read = read.with_kafka_timeout(wait_s * SHORT_WAIT)
+            read = Pipeline(replace(read.adapters, kafka_timeout_s=wait_s * SHORT_WAIT))
         status = read.report.status()
         if status.kafka_error is None:
             self._unreachable.pop(connection, None)

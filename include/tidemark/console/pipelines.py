@@ -224,7 +224,7 @@ def _read_tables(
     Args:
         context: Context of the page.
         pipeline: The pipeline.
-        place: Partition and offsets of the coverage; see `ReportPart.coverage`.
+        place: Partition and offsets of the coverage; see `CoverageReader.read`.
         watermarks: The newest watermarks. If another process changes the pipeline during the reads,
             they are read again.
     """
@@ -237,7 +237,9 @@ def _read_tables(
 
     coverage = result_or_error(
         name,
-        lambda _: pipeline.report.coverage(partition, start, end, required, checks_table=False),
+        lambda _: pipeline.report.coverage.read(
+            partition, start, end, required, checks_table=False
+        ),
     )
     plans: Sequence[PlanEntry] | TidemarkError = ()
     if partition is None:

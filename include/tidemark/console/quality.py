@@ -25,6 +25,10 @@ QUARANTINED = 200
 """Quarantined records on a page."""
 MOST_REASONS = 20
 """Reasons in the totals of the quarantine."""
+REPORTED_PLANS = 1_000
+"""Maximum number of plans of a report on a page, because a report reads every plan."""
+REPORTED_RECORDS = 10_000
+"""Maximum number of open records in quarantine of a report on a page."""
 MOST_DAYS = 366
 """Longest period of a report on a page, in days."""
 
@@ -66,7 +70,7 @@ def report(context: PageContext, name: str, days: int) -> Page:
     """The owner's report of the last days, or its command if the page would take too long."""
     pipeline = context.pipeline(name)
     common = {"name": name, "spec": pipeline.spec, "days": days}
-    if size := pipeline.report.reason_against_page():
+    if size := _reason_against_page(pipeline):
         return context.page("report_command.html", size=size, **common)
     until = utc_now()
     found = pipeline.report.of_period(until - timedelta(days=days), until)
@@ -91,6 +95,19 @@ def report(context: PageContext, name: str, days: int) -> Page:
         found = replace(found, checked=hidden, unnamed_fields=unnamed)
     values = report_values(found, lambda plan: context.link("pipelines", name, "plans", plan))
     return context.page("owner_report.html", **common, **values)
+
+
+def _reason_against_page(pipeline: Pipeline) -> str | None:
+    """Return why a report takes too long for a page; None if it does not."""
+    newest = pipeline.control.summary(pipeline.name).last_sequence
+    if newest > REPORTED_PLANS:
+        return f"{newest:,} plans, more than {REPORTED_PLANS:,}"
+    if pipeline.spec.decode is None:
+        return None
+    records = len(pipeline.typed.quarantine.records(most=REPORTED_RECORDS + 1))
+    if records > REPORTED_RECORDS:
+        return f"more than {REPORTED_RECORDS:,} records in quarantine"
+    return None
 
 
 def report_days(landed_at: datetime | None, now: datetime) -> int | None:

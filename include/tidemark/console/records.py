@@ -92,7 +92,7 @@ def _read(pipeline: Pipeline, place: RecordPlace) -> RecordPage:
     start = place.offset or 0
     if place.offset is None and place.time is not None:
         start = pipeline.offsets.at(place.partition, place.time, place.topic_id)
-    return pipeline.report.records(place.partition, start, COUNT, place.topic_id)
+    return pipeline.report.records.page(place.partition, start, COUNT, place.topic_id)
 
 
 def _command(name: str, page: RecordPage, offset: int) -> str:

@@ -117,7 +117,7 @@ def test_offsets_that_land_after_the_read_of_the_watermarks_are_not_lost() -> No
     pipeline.run("a")
     pipeline.produce(0, 5)
     land_and_delete_before_watermarks(pipeline)
-    found = pipeline.pipeline.report.coverage().partitions[0]
+    found = pipeline.pipeline.report.coverage.read().partitions[0]
     assert found.states == {OffsetState.LANDED: SpanSet.of([Span(0, 5)])}
 
 
@@ -317,7 +317,7 @@ def test_older_watermarks_end_where_later_plans_end() -> None:
     pipeline.run("a")
     pipeline.produce(0, 3)
     pipeline.produce(1, 2)
-    older = pipeline.pipeline.report.watermarks()
+    older = pipeline.pipeline.report.coverage.watermarks()
     assert older.beside(pipeline.ledger) is older.watermarks
     pipeline.produce(0, 2)
     pipeline.plan("b")
@@ -337,7 +337,7 @@ def test_older_watermarks_keep_an_end_after_all_plans() -> None:
     pipeline.produce(0, 4)
     pipeline.run("a")
     pipeline.produce(0, 6)
-    older = pipeline.pipeline.report.watermarks()
+    older = pipeline.pipeline.report.coverage.watermarks()
     pipeline.undo.undo(1, "ops", "wrong")
     found = coverage(pipeline.ledger, older.beside(pipeline.ledger))[0]
     assert (found.end, found.states) == (10, {OffsetState.UNREAD: SpanSet((Span(0, 10),))})

@@ -34,7 +34,7 @@ from tidemark.spec.model import StartPolicy
 
 def rows_of(services: Services, start: int | None = None, end: int | None = None) -> dict[str, str]:
     """Return the spans of each state of partition 0 as text, after its rows were read."""
-    (found,) = services.pipeline.report.coverage(0, start, end).partitions
+    (found,) = services.pipeline.report.coverage.read(0, start, end).partitions
     return {state.value: " ".join(map(str, some)) for state, some in found.states.items()}
 
 
@@ -67,7 +67,7 @@ def test_landed_offsets_without_a_row_are_gaps_if_no_row_of_their_range_is_missi
     pipeline: MemoryPipeline,
 ) -> None:
     assert rows_of(pipeline) == {"gap": "[6, 8)", "landed": "[0, 6) [8, 9)"}
-    without_rows = pipeline.pipeline.report.coverage().partitions[0]
+    without_rows = pipeline.pipeline.report.coverage.read().partitions[0]
     assert without_rows.read is None
     assert without_rows.states == {OffsetState.LANDED: SpanSet((Span(0, 9),))}
 
@@ -122,7 +122,7 @@ def test_replaced_and_undone_rows_are_not_missing(pipeline: MemoryPipeline) -> N
     }
     pipeline.ingest.execute(again.sequence)
     assert rows_of(pipeline) == {"gap": "[6, 8)", "landed": "[0, 6) [8, 9)"}
-    assert pipeline.pipeline.report.coverage(0).partitions[0].plans == [
+    assert pipeline.pipeline.report.coverage.read(0).partitions[0].plans == [
         (1, Span(0, 2)),
         (3, Span(2, 7)),
         (2, Span(7, 9)),
@@ -145,7 +145,7 @@ def test_without_kafka_a_window_has_its_gaps_missing_rows_and_the_error(
         raise failed
 
     monkeypatch.setattr(pipeline.kafka, "topic_watermarks", fail)
-    read = pipeline.pipeline.report.coverage(0)
+    read = pipeline.pipeline.report.coverage.read(0)
     assert read.kafka_error is failed
     (found,) = read.partitions
     assert found.read == Span(0, 9)
@@ -155,14 +155,14 @@ def test_without_kafka_a_window_has_its_gaps_missing_rows_and_the_error(
         "landed": "[0, 1) [2, 6) [8, 9)",
     }
     assert found.plans == [(1, Span(0, 4)), (2, Span(4, 9))]
-    absent = pipeline.pipeline.report.coverage(7)
+    absent = pipeline.pipeline.report.coverage.read(7)
     assert (absent.partitions, absent.kafka_error) == ((), failed)
 
 
 def test_the_plans_of_a_window_include_open_ones(pipeline: MemoryPipeline) -> None:
     pipeline.produce(0, 3)
     pipeline.plan("c")
-    (found,) = pipeline.pipeline.report.coverage(0, 3, 10).partitions
+    (found,) = pipeline.pipeline.report.coverage.read(0, 3, 10).partitions
     assert found.read == Span(3, 10)
     assert found.plans == [(1, Span(0, 4)), (2, Span(4, 9)), (3, Span(9, 12))]
     assert found.plans_in(Span(8, 10)) == [2, 3]
@@ -199,7 +199,7 @@ def test_a_pipeline_that_changes_all_the_time_ends_in_a_conflict(
     monkeypatch.setattr("tidemark.delta.conflicts._PAUSE", lambda _: 0)
     pipeline.table.__class__ = Adopting
     with pytest.raises(ControlConflict):
-        pipeline.pipeline.report.coverage(0)
+        pipeline.pipeline.report.coverage.read(0)
 
 
 # -- limits --------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_the_rows_of_a_window_that_is_too_large_are_not_read(
     lose(pipeline, 1)
     monkeypatch.setattr(coverage_rows, limit, {"MOST_BYTES": 3 * 16, "MOST_SPANS": 2}[limit])
     for window in ((), (0,), (0, 9)):
-        (found,) = pipeline.pipeline.report.coverage(0, *window).partitions
+        (found,) = pipeline.pipeline.report.coverage.read(0, *window).partitions
         assert (found.read, found.states, found.plans) == (
             None,
             {OffsetState.LANDED: SpanSet((Span(0, 9),))},
@@ -220,7 +220,7 @@ def test_the_rows_of_a_window_that_is_too_large_are_not_read(
         )
     assert rows_of(pipeline, 0, 3)["missing"] == "[1, 2)"
     with pytest.raises(UnknownPartition):
-        pipeline.pipeline.report.coverage(2)
+        pipeline.pipeline.report.coverage.read(2)
 
 
 def test_a_gap_of_a_range_that_is_too_large_to_read_is_unclear(
@@ -243,7 +243,7 @@ def test_a_gap_of_a_range_with_too_many_spans_is_a_gap(
 def test_a_partition_without_a_plan_has_no_rows_to_read() -> None:
     made = MemoryPipeline()
     made.produce(0, 2)
-    (found,) = made.pipeline.report.coverage(0).partitions
+    (found,) = made.pipeline.report.coverage.read(0).partitions
     assert (found.read, [*found.states]) == (Span(0, 2), [OffsetState.UNREAD])
 
 
@@ -290,7 +290,10 @@ def test_states_are_disjoint_and_right_after_any_history(data: st.DataObject) ->
             STEPS[step](made, number)
     first = data.draw(st.integers(0, _end(made)))
     last = data.draw(st.integers(first + 1, _end(made) + 1))
-    for read in (made.pipeline.report.coverage(), made.pipeline.report.coverage(0, first, last)):
+    for read in (
+        made.pipeline.report.coverage.read(),
+        made.pipeline.report.coverage.read(0, first, last),
+    ):
         (found,) = read.partitions[:1]
         spans = [span for some in found.states.values() for span in some]
         assert sum(span.size for span in spans) == _end(made)
@@ -343,7 +346,9 @@ def test_the_rows_of_a_delta_table_show_gaps_and_missing_rows(
     }
     DeltaTable(lake.uri).delete("partition = 0 AND offset = 8")
     assert rows_of(lake, 6, 7)["gap or missing"] == "[6, 7)"
-    assert [span for _, span in lake.pipeline.report.coverage(0, 3, 5).partitions[0].plans] == [
+    assert [
+        span for _, span in lake.pipeline.report.coverage.read(0, 3, 5).partitions[0].plans
+    ] == [
         Span(0, 4),
         Span(4, 9),
     ]
@@ -365,7 +370,7 @@ def test_the_table_of_another_pipeline_is_refused(lake: FileLake) -> None:
     lake.uri.rename(lake.uri.with_name("moved"))
     lake.table.prepare("other")
     with pytest.raises(ForeignTable):
-        lake.pipeline.report.coverage(0)
+        lake.pipeline.report.coverage.read(0)
 
 
 @pytest.mark.parametrize("limit", [3, 2])
@@ -426,6 +431,6 @@ def test_a_file_without_statistics_counts_as_a_whole(lake: FileLake) -> None:
 
 
 def test_coverage_has_the_incarnation_of_its_offsets(pipeline: MemoryPipeline) -> None:
-    assert pipeline.pipeline.report.coverage().topic_id == "id-1"
-    assert pipeline.pipeline.report.coverage(0).as_record()["topic_id"] == "id-1"
-    assert MemoryPipeline().pipeline.report.coverage().topic_id == "id-1"
+    assert pipeline.pipeline.report.coverage.read().topic_id == "id-1"
+    assert pipeline.pipeline.report.coverage.read(0).as_record()["topic_id"] == "id-1"
+    assert MemoryPipeline().pipeline.report.coverage.read().topic_id == "id-1"

@@ -50,7 +50,7 @@ from tidemark.spec.model import StartPolicy
 
 
 def page(pipeline: MemoryPipeline, count: int = 10, topic_id: str | None = None) -> RecordPage:
-    return pipeline.pipeline.report.records(0, 0, count, topic_id)
+    return pipeline.pipeline.report.records.page(0, 0, count, topic_id)
 
 
 def reasons(found: RecordPage) -> list[str | None]:
@@ -85,10 +85,10 @@ def test_a_page_has_the_record_and_the_row_of_each_landed_offset() -> None:
 def test_a_row_that_differs_from_kafkas_record_names_its_fields(tmp_path: Path) -> None:
     lake = FileLake(tmp_path)
     lake.land_payloads([(b"k", b"v"), (b"k", None)], headers=(("h", b"1"), ("h\0x", None)))
-    assert [each.differs for each in lake.pipeline.report.records(0, 0, 2).entries] == [(), ()]
+    assert [each.differs for each in lake.pipeline.report.records.page(0, 0, 2).entries] == [(), ()]
     lake.payloads[0, 0] = Payload(b"k", b"other", (("h", b"2"),))
     lake.payloads[0, 1] = Payload(None, b"", (("h", b"1"), ("h", None)))
-    found = lake.pipeline.report.records(0, 0, 2)
+    found = lake.pipeline.report.records.page(0, 0, 2)
     assert [each.differs for each in found.entries] == [("value", "headers"), ("key", "value")]
     assert found.entries[0].rows[0].record.value == b"v"
 
@@ -573,9 +573,9 @@ def test_undone_rows_that_a_restore_brought_back_are_not_recorded(tmp_path: Path
     lake.run(1)
     version = DeltaTable(lake.uri).version()
     lake.undo.undo(2, "ada", "wrong")
-    assert reasons(lake.pipeline.report.records(0, 0, 3)) == [None, None, "unread"]
+    assert reasons(lake.pipeline.report.records.page(0, 0, 3)) == [None, None, "unread"]
     DeltaTable(lake.uri).restore(version)
-    found = lake.pipeline.report.records(0, 0, 3)
+    found = lake.pipeline.report.records.page(0, 0, 3)
     assert isinstance(found.errors[PagePart.BRONZE], TableRestored)
     assert [each.rows[0].is_recorded for each in found.entries] == [True, True, False]
     assert [each["rows"][0]["recorded"] for each in found.as_record()["records"]] == [
@@ -590,13 +590,15 @@ def test_rows_of_another_table_are_an_error_of_the_table(tmp_path: Path) -> None
     lake.run(1)
     lake.uri.rename(lake.uri.with_name("moved"))
     lake.table.prepare("other")
-    assert isinstance(lake.pipeline.report.records(0, 0, 1).errors[PagePart.BRONZE], ForeignTable)
+    assert isinstance(
+        lake.pipeline.report.records.page(0, 0, 1).errors[PagePart.BRONZE], ForeignTable
+    )
 
 
 def test_a_committed_row_is_not_recorded_until_its_plan_is(tmp_path: Path) -> None:
     lake = FileLake(tmp_path)
     lake.land(lake.plan(1))
-    (entry,) = lake.pipeline.report.records(0, 0, 1).entries
+    (entry,) = lake.pipeline.report.records.page(0, 0, 1).entries
     assert [(row.plan, row.is_recorded) for row in entry.rows] == [(1, False)]
 
 
@@ -637,18 +639,18 @@ def test_without_a_plan_and_without_kafka_there_is_no_page() -> None:
 @pytest.mark.parametrize(("start", "count"), [(-1, 1), (0, 0), (0, 501), (2**63 - 1, 1)])
 def test_offsets_and_counts_out_of_bounds_are_refused(start: int, count: int) -> None:
     with pytest.raises(InvalidRange):
-        MemoryPipeline().pipeline.report.records(0, start, count)
+        MemoryPipeline().pipeline.report.records.page(0, start, count)
 
 
 def test_the_highest_offset_of_kafka_can_be_read() -> None:
-    (entry,) = landed().pipeline.report.records(0, 2**63 - 2, 1).entries
+    (entry,) = landed().pipeline.report.records.page(0, 2**63 - 2, 1).entries
     assert entry.kafka is KafkaState.AFTER_END
 
 
 def test_an_unknown_partition_is_a_named_error() -> None:
     pipeline = landed()
     with pytest.raises(UnknownPartition):
-        pipeline.pipeline.report.records(2, 0)
+        pipeline.pipeline.report.records.page(2, 0)
     with pytest.raises(UnknownPartition):
         pipeline.verify.verify(2)
 
@@ -754,11 +756,11 @@ def test_an_unreadable_typed_table_spoils_its_own_part_only(tmp_path: Path) -> N
 def test_json_has_text_or_base64_of_each_payload_or_none(tmp_path: Path) -> None:
     lake = FileLake(tmp_path)
     lake.land_payloads([("é".encode(), b"\xff\x00"), (None, b"")], headers=(("h", None),))
-    first, second = lake.pipeline.report.records(0, 0, 2).as_record()["records"]
+    first, second = lake.pipeline.report.records.page(0, 0, 2).as_record()["records"]
     assert first["record"]["key"] == {"encoding": "UTF-8", "text": "é"}
     assert first["rows"][0]["value"] == {"encoding": "base64", "text": "/wA="}
     assert first["record"]["headers"] == [{"name": "h", "value": None}]
     assert (second["record"]["key"], second["record"]["value"]["text"]) == (None, "")
-    bare = lake.pipeline.report.records(0, 0, 1).as_record(payloads=False)["records"][0]
+    bare = lake.pipeline.report.records.page(0, 0, 1).as_record(payloads=False)["records"][0]
     assert {"key", "value", "headers"}.isdisjoint(bare["record"] | bare["rows"][0])
     assert bare["record"]["size"] == 5

@@ -17,7 +17,6 @@ from tidemark.delta.errors import ColumnsDiffer
 from tidemark.silver.typed.clearing import ClearedTable, TypedClearing
 from tidemark.silver.typed.columns import typed_schema, typed_table_of_any_columns
 from tidemark.silver.typed.errors import BronzeRowsMissing
-from tidemark.silver.typed.quarantine import DeltaQuarantine, TypedTablePair
 from tidemark.spec.decode import Format, PayloadSpec
 from tidemark.spec.fields import Struct
 
@@ -33,13 +32,10 @@ def lake(tmp_path: Path) -> TypedLake:
 
 
 def clearing(lake: TypedLake, replace_columns: Callable[[], bool] | None = None) -> TypedClearing:
-    """Return the service of a lake, as `Pipeline.clear_typed` constructs it."""
+    """Return the service of a lake, as `TypedPart.clear` constructs it."""
     typed = typed_table_of_any_columns(str(lake.typed_uri))
-    landed = lambda: lake.control.ledger(lake.spec.name).landed_sequences()  # noqa: E731
-    quarantine = DeltaQuarantine(str(lake.quarantine_uri), lake.decoding.now, typed, landed)
-    table = TypedTablePair(typed, quarantine, lake.grown, flattens=lake.decode.flattens)
     return TypedClearing(
-        planner=replace(lake.decoding, table=table),
+        planner=replace(lake.decoding, table=lake.tables.pair(typed)),
         replace_columns=replace_columns
         or (lambda: typed.replace_columns(lake.spec.name, typed_schema(lake.decode))),
     )

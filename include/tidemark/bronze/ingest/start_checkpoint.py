@@ -23,7 +23,7 @@ def checkpoint_position(path: str, topic: str) -> SourceOffsets:
     """Return the end of the newest committed batch of a query.
 
     Args:
-        path: The checkpoint folder, a local path.
+        path: The checkpoint folder, a local path, which may be relative.
         topic: Topic name.
 
     Raises:
@@ -32,6 +32,7 @@ def checkpoint_position(path: str, topic: str) -> SourceOffsets:
     """
     if re.match(r"[a-z][a-z0-9+.-]*:", path):
         raise _unusable(path, "a local path; copy the folders offsets and commits", "a URI")
+    path = str(Path(path).resolve())
     begun, committed = _batches(path, "offsets"), _batches(path, "commits")
     if not committed:
         raise _unusable(

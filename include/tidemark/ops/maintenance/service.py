@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Protocol
 
 from tidemark.bronze.ingest.ledgers import check_ledger
@@ -20,6 +21,7 @@ from tidemark.ops.maintenance.rules import (
     effective_retention,
     finished_plans_of,
 )
+from tidemark.spec.layout import Layout
 
 log = logging.getLogger(__name__)
 
@@ -151,3 +153,31 @@ def _outcome(replaced: int | None, *, dry_run: bool) -> MaintenanceOutcome:
     if replaced is None:
         return MaintenanceOutcome.COMPACTION_DEFERRED
     return MaintenanceOutcome.MAINTAINED
+
+
+def shared_maintenance(
+    layout: Layout, wrap: Callable[[str, MaintainedTable], MaintainedTable], now: Clock
+) -> list[Maintenance]:
+    """Return the maintenance of the tables that pipelines share.
+
+    Args:
+        layout: Has the locations of the tables.
+        wrap: Wraps adapters in tests of crashes.
+        now: The clock.
+    """
+    from tidemark.delta.maintained_table import DeltaMaintainedTable
+    from tidemark.delta.status_history import remove_old_statuses
+
+    shared = {
+        "control table": layout.control_table,
+        "quality results": layout.quality_results,
+        "status table": layout.status_table,
+        "schemas table": layout.schema_table,
+    }
+    tables = {name: DeltaMaintainedTable(uri) for name, uri in shared.items()}
+    remove_expired = partial(remove_old_statuses, layout.status_history)
+    history = DeltaMaintainedTable(layout.status_history, remove_expired=remove_expired)
+    return [
+        Maintenance(name=name, table=wrap("maintenance", table), now=now)
+        for name, table in {**tables, "status history": history}.items()
+    ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tidemark.bronze.ingest.ledgers import check_current, read_checked_ledger
 from tidemark.bronze.ingest.ports import TopicPorts
@@ -45,28 +45,106 @@ QuarantinedSpans: TypeAlias = Callable[[str, tuple[int, Span] | None], Mapping[i
 partition and a span there. None means more than `MOST_SPANS` spans."""
 
 
+def _no_spans(_topic_id: str, _within: tuple[int, Span] | None) -> Mapping[int, SpanSet]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoverageReader:
     """Reads the coverage of one pipeline.
 
     Attributes:
-        pipeline: Pipeline name.
-        control: The control table.
-        data_log: The bronze table.
-        known: Newest watermarks of the topic; None if Kafka could not be read.
-        quarantined: Returns the quarantined offsets of an incarnation.
+        spec: The pipeline.
+        ports: The ports of its table.
+        quarantined: Returns the offsets in quarantine.
     """
 
-    pipeline: str
-    control: ControlReader
-    data_log: BronzeLog
+    spec: PipelineSpec
+    ports: TopicPorts
+    quarantined: QuarantinedSpans = _no_spans
+
+    def watermarks(self) -> KnownWatermarks:
+        """Return the current watermarks of the topic.
+
+        Raises:
+            TidemarkError: Kafka or the connection failed.
+        """
+        before = self.ports.control.summary(self.spec.name).event_number
+        current = self.ports.watermarks_of(self.spec)
+        return KnownWatermarks(watermarks=current, event_number=before)
+
+    def read(
+        self,
+        partition: int | None = None,
+        start: int | None = None,
+        end: int | None = None,
+        read_watermarks: Callable[[], KnownWatermarks] | None = None,
+        *,
+        checks_table: bool = True,
+    ) -> TopicCoverage:
+        """Return the state of every offset of the topic, by partition.
+
+        Without Kafka, returns the states in the control table and the data table, and the error. A
+        data table that differs from the control table is an error beside the states, too.
+
+        Args:
+            partition: Return only this partition, and read its rows in a window to find missing
+                rows and gaps. Rows of a window that is too large are not read: the attribute `read`
+                of the partition is then None.
+            start: First offset of the window; None for the first one that is not expired.
+            end: Next offset after the window; None for the end of the log.
+            read_watermarks: Returns watermarks that may be old; None to read current ones.
+            checks_table: Whether to compare the data table with the control table, which takes long
+                for many plans. A status contains this comparison.
+
+        Raises:
+            UnknownPartition: The topic has no such partition.
+            ControlConflict: Other processes changed the pipeline during each of several attempts.
+        """
+        control, name = self.ports.control, self.spec.name
+
+        def attempt() -> TopicCoverage:
+            known: KnownWatermarks | None = None
+            kafka_error: TidemarkError | None = None
+            try:
+                known = (read_watermarks or self.watermarks)()
+            except TidemarkError as error:
+                kafka_error = error
+            # Read the ledger after the watermarks. In an older ledger, offsets that have landed and
+            # that Kafka has deleted since then appear as lost.
+            reopen_tables()
+            reader = _CoverageAttempt(self, known)
+            if partition is None:
+                partitions = reader.read()
+            else:
+                one = reader.read_rows(partition, start, end)
+                partitions = (one,) if one else ()
+            topic_id = control.summary(name).topic_id
+            return TopicCoverage(
+                partitions=partitions,
+                topic_id=topic_id or (known.watermarks.topic_id if known else None),
+                kafka_error=kafka_error,
+            )
+
+        found = retry_on_conflict(attempt)
+        try:
+            if checks_table:
+                read_checked_ledger(control, name, self.ports.table, rows=True)
+        except TidemarkError as error:
+            return replace(found, table_error=error)
+        return found
+
+
+class _CoverageAttempt(NamedTuple):
+    """Reads one coverage, with the newest watermarks; None if Kafka could not be read."""
+
+    reader: CoverageReader
     known: KnownWatermarks | None
-    quarantined: QuarantinedSpans
 
     def read(self) -> tuple[PartitionCoverage, ...]:
         """Return the coverage of all partitions. Reads no row of the bronze table."""
-        ledger = self.control.summary(self.pipeline)
-        spans = self.quarantined(ledger.topic_id, None) if ledger.topic_id else {}
+        ledger = self.reader.ports.control.summary(self.reader.spec.name)
+        spans = self.reader.quarantined(ledger.topic_id, None) if ledger.topic_id else {}
         return tuple(_with_quarantined(each, spans) for each in self._coverage(ledger))
 
     def read_rows(
@@ -91,7 +169,7 @@ class CoverageReader:
         """
         if self.known:
             plan_rules.check_partitions(self.known.watermarks, [partition])
-        ledger = self.control.summary(self.pipeline)
+        ledger = self.reader.ports.control.summary(self.reader.spec.name)
         known = (each for each in self._coverage(ledger) if each.partition == partition)
         found = next(known, None)
         window = found.window(start, end) if found else None
@@ -101,13 +179,13 @@ class CoverageReader:
         if topic_id is None:
             # No plan has landed, so there is no row to read.
             return replace(found, read=window)
-        found = _with_quarantined(found, self.quarantined(topic_id, (partition, window)))
-        data_log = self.data_log
-        data_log.state(self.pipeline, ())
+        found = _with_quarantined(found, self.reader.quarantined(topic_id, (partition, window)))
+        control, data_log = self.reader.ports.control, self.reader.ports.table
+        data_log.state(ledger.pipeline, ())
         rows = _rows_in(data_log, topic_id, partition, window)
         if rows is None:
             return found
-        held = held_ranges(self.control, ledger, topic_id, partition, window)
+        held = held_ranges(control, ledger, topic_id, partition, window)
         classified = with_rows(
             found,
             window,
@@ -117,7 +195,7 @@ class CoverageReader:
         )
         # An undo records its start before it removes rows. So rows that it removed since the
         # ledger was read are not missing.
-        check_current(self.control, ledger)  # fence: coverage-of-one-ledger
+        check_current(control, ledger)  # fence: coverage-of-one-ledger
         plans = [*_plan_spans(held), *_open_spans(ledger, partition)]
         return replace(
             classified,
@@ -140,90 +218,6 @@ class CoverageReader:
             raise ControlConflict(
                 pipeline=ledger.pipeline, event_number=ledger.event_number
             ) from None
-
-
-def known_watermarks(spec: PipelineSpec, ports: TopicPorts) -> KnownWatermarks:
-    """Return the current watermarks of the topic.
-
-    Raises:
-        TidemarkError: Kafka or the connection failed.
-    """
-    before = ports.control.summary(spec.name).event_number
-    return KnownWatermarks(watermarks=ports.watermarks_of(spec), event_number=before)
-
-
-def topic_coverage(
-    spec: PipelineSpec,
-    ports: TopicPorts,
-    quarantined: QuarantinedSpans | None,
-    place: tuple[int | None, int | None, int | None],
-    read_watermarks: Callable[[], KnownWatermarks],
-    *,
-    checks_table: bool,
-) -> TopicCoverage:
-    """Return the state of every offset of the topic, by partition.
-
-    Without Kafka, returns the states in the control table and the data table, and the error. A
-    data table that differs from the control table is an error beside the states, too.
-
-    Args:
-        spec: The pipeline.
-        ports: The ports of its table.
-        quarantined: Returns the offsets in quarantine; None without a typed table.
-        place: A partition, the first offset and the next offset after a window of it. With a
-            partition, returns only its coverage, and reads the rows of the window to find missing
-            rows and gaps. Rows of a window that is too large are not read. See
-            `CoverageReader.read_rows`.
-        read_watermarks: Returns watermarks, which may be old.
-        checks_table: Whether to compare the data table with the control table, which takes long
-            for many plans. A status contains this comparison.
-
-    Raises:
-        UnknownPartition: The topic has no such partition.
-        ControlConflict: Other processes changed the pipeline during each of several attempts.
-    """
-    partition, start, end = place
-
-    def read() -> TopicCoverage:
-        known: KnownWatermarks | None = None
-        kafka_error: TidemarkError | None = None
-        try:
-            known = read_watermarks()
-        except TidemarkError as error:
-            kafka_error = error
-        # Read the ledger after the watermarks. In an older ledger, offsets that have landed and
-        # that Kafka has deleted since then appear as lost.
-        reopen_tables()
-        reader = CoverageReader(
-            pipeline=spec.name,
-            control=ports.control,
-            data_log=ports.table,
-            known=known,
-            quarantined=quarantined or _no_spans,
-        )
-        if partition is None:
-            partitions = reader.read()
-        else:
-            one = reader.read_rows(partition, start, end)
-            partitions = (one,) if one else ()
-        topic_id = ports.control.summary(spec.name).topic_id
-        return TopicCoverage(
-            partitions=partitions,
-            topic_id=topic_id or (known.watermarks.topic_id if known else None),
-            kafka_error=kafka_error,
-        )
-
-    found = retry_on_conflict(read)
-    try:
-        if checks_table:
-            read_checked_ledger(ports.control, spec.name, ports.table, rows=True)
-    except TidemarkError as error:
-        return replace(found, table_error=error)
-    return found
-
-
-def _no_spans(_topic_id: str, _within: tuple[int, Span] | None) -> Mapping[int, SpanSet]:
-    return {}
 
 
 def _with_quarantined(

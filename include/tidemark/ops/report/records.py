@@ -61,20 +61,38 @@ class RecordReader:
         spec: The pipeline.
         ports: The ports of the bronze table.
         decoded: The typed table and its quarantine; None for a pipeline without a typed table.
+        masked: Those of `key`, `value` and `headers` that reports hide.
     """
 
     spec: PipelineSpec
     ports: TopicPorts
     decoded: DecodedTables | None = None
+    masked: frozenset[str] = frozenset()
 
     @tables_opened_once()
     def page(
-        self, partition: int, start: int, count: int, topic_id: str | None = None
+        self, partition: int, start: int, count: int = 50, topic_id: str | None = None
     ) -> RecordPage:
-        """Return consecutive offsets of a partition. See `ReportPart.records`."""
+        """Return offsets of a partition: Kafka's records, rows, and why a row is absent.
+
+        An error of Kafka or of a table spoils its own part of the page only.
+
+        Args:
+            partition: Partition number.
+            start: First offset.
+            count: Number of offsets, at most `MAX_COUNT`.
+            topic_id: Incarnation of the topic; None for the one that the pipeline reads.
+
+        Raises:
+            InvalidReference: The topic id is invalid.
+            InvalidRange: The offset or the count is out of bounds.
+            UnknownPartition: The topic has no such partition.
+            KafkaFailure: Kafka failed, and the pipeline has no plan yet.
+        """
         if topic_id is not None and not re.fullmatch(r"[\w-]+", topic_id):
             raise InvalidReference(rule="a topic id of Kafka", seen=repr(topic_id))
-        return _PageReader(self).page(partition, self._span(partition, start, count), topic_id)
+        span = self._span(partition, start, count)
+        return replace(_PageReader(self).page(partition, span, topic_id), masked=self.masked)
 
     def _span(self, partition: int, start: int, count: int) -> Span:
         if not (0 <= start <= _MAX_OFFSET - count and 1 <= count <= MAX_COUNT):

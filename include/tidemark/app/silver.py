@@ -1,4 +1,4 @@
-"""The typed table of a pipeline with its quarantine."""
+"""The typed table of a pipeline with its quarantine, and the upsert table."""
 
 from __future__ import annotations
 
@@ -7,28 +7,35 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tidemark.app.quality import publication
 from tidemark.app.repair import RepairPart
-from tidemark.app.tables import PlannedTable
+from tidemark.app.tables import BronzePart, PlannedTable
+from tidemark.bronze.ingest.executor import ExecutionResult
+from tidemark.bronze.ingest.planner import PlanResult
+from tidemark.bronze.ingest.ports import Ports
+from tidemark.bronze.ingest.protocols import PlanSource, Sink
 from tidemark.core.offsets import Span, SpanSet, intersection_by_partition, size_of
 from tidemark.core.plan import Plan
+from tidemark.silver.typed.clearing import ClearedTable, TypedClearing
+from tidemark.silver.typed.decoder import DecodePlanner, HiddenOffsets
+from tidemark.silver.typed.schemas import (
+    DraftSchemas,
+    SchemaRegistry,
+    SchemaResolver,
+    SchemaStore,
+)
+from tidemark.silver.typed.source import PublishedSource
+from tidemark.silver.upsert.service import Upserts
 from tidemark.spec.decode import DecodeSpec, Part, PublishRule, QuarantineReason
+from tidemark.spec.upsert import MergePlan
 
 if TYPE_CHECKING:
-    from tidemark.bronze.ingest.executor import ExecutionResult
-    from tidemark.bronze.ingest.planner import PlanResult
-    from tidemark.bronze.ingest.ports import Ports
-    from tidemark.bronze.ingest.protocols import PlanSource, Sink
     from tidemark.delta.data_table import DeltaDataTable
     from tidemark.ops.report.verify import Verifier
-    from tidemark.silver.typed.clearing import ClearedTable
-    from tidemark.silver.typed.decoder import DecodePlanner, HiddenOffsets
     from tidemark.silver.typed.quarantine import DeltaQuarantine, TypedTablePair
     from tidemark.silver.typed.replay_preview import ReplayPreview
-    from tidemark.silver.typed.schemas import SchemaRegistry, SchemaStore
     from tidemark.silver.typed.spark_decoder import SparkDecoder
+    from tidemark.silver.typed.tables import TypedTables
     from tidemark.silver.typed.unnamed import UnnamedFields
-    from tidemark.spec.fields import FieldType
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,6 @@ class TypedPart(PlannedTable):
             reason: Only records with this reason; None for all.
         """
         from tidemark.silver.typed.replay_preview import chosen, preview
-        from tidemark.silver.typed.schemas import DraftSchemas
 
         schemas = DraftSchemas(self._schema_store())
         records = chosen(self.quarantine.records(), partition, reason)
@@ -65,20 +71,18 @@ class TypedPart(PlannedTable):
 
         The table gets the columns of the current spec. See `TypedClearing.clear`.
         """
-        from tidemark.silver.typed.clearing import TypedClearing
         from tidemark.silver.typed.columns import typed_schema, typed_table_of_any_columns
 
         table = typed_table_of_any_columns(self._uri)
-        pair = self._with_quarantine(table)
         return TypedClearing(
-            planner=replace(self.planner, table=self.adapters.wrap("table", pair)),
+            planner=replace(self.planner, table=self.pair(table)),
             replace_columns=lambda: table.replace_columns(self.name, typed_schema(self._decode)),
         ).clear(requested_by, reason, dry_run=dry_run)
 
     def check_next(self) -> None:
         """Raise the error with which the next decode would be refused. Requests no schema."""
         if self.spec.registry:
-            self.adapters.context.connections.extra(self.spec.registry, "url")
+            self.adapters.connections.extra(self.spec.registry, "url")
         self.planner.check_tables()
 
     def quarantined(self, sequence: int) -> int:
@@ -91,13 +95,13 @@ class TypedPart(PlannedTable):
         """Return the offsets of an incarnation in quarantine. See `QuarantinedSpans`."""
         from tidemark.ops.report.coverage_rows import MOST_SPANS
 
-        open_plans = self.adapters.context.control.summary(self.name).open_plans()
+        open_plans = self.adapters.control.summary(self.name).open_plans()
         unlanded = [record.plan.sequence for record in open_plans]
         return self.quarantine.open_spans(topic_id, unlanded, MOST_SPANS, within)
 
     def decoded_offsets(self, plan: Plan) -> int:
         """Return how many offsets of a bronze plan the table or its quarantine has."""
-        typed = self.adapters.context.control.summary(self.name)
+        typed = self.adapters.control.summary(self.name)
         return size_of(intersection_by_partition(plan.spans(), typed.landed_of(plan.topic_id)))
 
     def unnamed_fields(self, sequence: int | None = None) -> UnnamedFields | None:
@@ -111,10 +115,10 @@ class TypedPart(PlannedTable):
         from tidemark.quality.suite import masked_payloads
         from tidemark.silver.typed.unnamed import newest_plans, read_unnamed_fields
 
-        plans = (sequence, sequence) if sequence is not None else None
-        if plans is None:
-            ledger = self.adapters.context.control.ledger(self.name)
-            plans = newest_plans(ledger, self.table().size())
+        plans: tuple[int, int] | None = None if sequence is None else (sequence, sequence)
+        if sequence is None:
+            ledger = self.adapters.control.ledger(self.name)
+            plans = newest_plans(ledger, self.tables.typed().size())
         found = plans and read_unnamed_fields(self._uri, *plans)
         is_masked = Part.VALUE in masked_payloads(self.adapters.masked_columns())
         return found.without_names() if found and is_masked else found
@@ -152,17 +156,25 @@ class TypedPart(PlannedTable):
     @property
     def quarantine(self) -> DeltaQuarantine:
         """The quarantine of the table, without Spark."""
-        return self._quarantine(self.table())
+        return self.tables.quarantine()
 
-    def table(self, columns: Mapping[Part, FieldType] | None = None) -> DeltaDataTable:
-        """Return the table without its quarantine; see `typed_table`."""
-        from tidemark.silver.typed.columns import typed_table
+    @property
+    def tables(self) -> TypedTables:
+        """Opens the table and its quarantine."""
+        from tidemark.silver.typed.tables import TypedTables
 
-        return typed_table(self._uri, self._decode, columns)
+        control = self.adapters.control
+        return TypedTables(
+            typed_uri=self._uri,
+            quarantine_uri=self.adapters.uri(self._decode.quarantine_target),
+            decode=self._decode,
+            landed=lambda: control.ledger(self.name).landed_sequences(),
+            now=self.adapters.now,
+        )
 
-    def tables(self) -> TypedTablePair:
-        """Return the table and its quarantine as one table."""
-        return self.adapters.wrap("table", self._with_quarantine(self.table()))
+    def pair(self, typed: DeltaDataTable | None = None) -> TypedTablePair:
+        """Return the table and its quarantine as one table. See `TypedTables.pair`."""
+        return self.adapters.wrap("table", self.tables.pair(typed))
 
     @property
     def _decode(self) -> DecodeSpec:
@@ -172,35 +184,16 @@ class TypedPart(PlannedTable):
     def _uri(self) -> str:
         return self.adapters.uri(self.spec.target)
 
-    def _quarantine(self, table: DeltaDataTable) -> DeltaQuarantine:
-        from tidemark.silver.typed.quarantine import DeltaQuarantine
-
-        control = self.adapters.context.control
-        return DeltaQuarantine(
-            self.adapters.uri(self._decode.quarantine_target),
-            self.adapters.context.now,
-            table,
-            lambda: control.ledger(self.name).landed_sequences(),
-        )
-
-    def _with_quarantine(self, table: DeltaDataTable) -> TypedTablePair:
-        from tidemark.silver.typed.quarantine import TypedTablePair
-
-        flattens = self._decode.flattens
-        return TypedTablePair(table, self._quarantine(table), self.table, flattens=flattens)
-
     def _planner(self, store: SchemaStore) -> DecodePlanner:
-        from tidemark.silver.typed.decoder import DecodePlanner
         from tidemark.silver.typed.framed_table import FramedBronzeTable
-        from tidemark.silver.typed.schemas import SchemaResolver
 
         adapters = self.adapters
         framed = FramedBronzeTable(adapters.uri(adapters.spec.target), reads_only=True)
-        bronze, table = adapters.wrap("bronze", framed), self.tables()
+        bronze, table = adapters.wrap("bronze", framed), self.pair()
         return DecodePlanner(
             spec=self.spec,
             decode=self._decode,
-            control=adapters.context.control,
+            control=adapters.control,
             bronze=bronze,
             table=table,
             schemas=SchemaResolver(
@@ -212,30 +205,26 @@ class TypedPart(PlannedTable):
                 bronze=bronze,
                 table=table,
             ),
-            now=adapters.context.now,
+            now=adapters.now,
             hidden=self.hidden_offsets(),
         )
 
     def hidden_offsets(self) -> Callable[[], HiddenOffsets]:
         """Return the function that reads the landed offsets that are not decoded."""
-        from tidemark.silver.typed.decoder import HiddenOffsets
-
         if self._decode.publish is PublishRule.ALWAYS:
             return HiddenOffsets
-        return publication(self.adapters).hidden
+        return BronzePart(self.adapters.spec, self.adapters).publication.hidden
 
     def _sink(self) -> Sink:
         return self._spark_decoder(self._schema_store())
 
     def _source(self) -> PlanSource:
-        from tidemark.silver.typed.source import PublishedSource
-
         return PublishedSource(ports=self.ports, decoder=self.planner)
 
     def _spark_decoder(self, store: SchemaStore) -> SparkDecoder:
         from tidemark.silver.typed.spark_decoder import SparkDecoder
 
-        sessions, decode = self.adapters.context.sessions, self._decode
+        sessions, decode = self.adapters.sessions, self._decode
         return SparkDecoder(
             open_session=sessions.shared,
             bronze=self.adapters.uri(self.adapters.spec.target),
@@ -250,8 +239,47 @@ class TypedPart(PlannedTable):
         from tidemark.silver.typed.registry import ConfluentRegistry
 
         connection = self._decode.registry
-        extra = self.adapters.context.connections.extra(connection, "url")
+        extra = self.adapters.connections.extra(connection, "url")
         return self.adapters.wrap("registry", ConfluentRegistry(connection, extra))
 
     def _schema_store(self) -> SchemaStore:
         return self.adapters.wrap("schemas", self.adapters.schema_store())
+
+
+@dataclass(frozen=True)
+class UpsertPart:
+    """The upsert table of a pipeline, which merges follow from the typed table.
+
+    Attributes:
+        typed: The typed table.
+    """
+
+    typed: TypedPart
+
+    def merge(self) -> MergePlan | None:
+        """Bring the table up to date with Spark; None if it was up to date."""
+        from tidemark.silver.upsert.spark import SparkMerger
+
+        planner, adapters = self.planner, self.typed.adapters
+        merger = SparkMerger(
+            open_session=adapters.sessions.own,
+            typed=adapters.uri(planner.spec.target),
+            upsert=adapters.uri(planner.upsert.target),
+            spec=planner.upsert,
+        )
+        return planner.execute(adapters.wrap("merger", merger))
+
+    @property
+    def planner(self) -> Upserts:
+        """Plans and executes merges. Needs no JVM."""
+        from tidemark.silver.upsert.table import DeltaUpsertTable
+
+        adapters, upsert = self.typed.adapters, self.typed.spec.upsert()
+        table = DeltaUpsertTable(adapters.uri(upsert.target), upsert)
+        return Upserts(
+            spec=self.typed.spec,
+            upsert=upsert,
+            control=adapters.control,
+            typed=adapters.wrap("typed", self.typed.pair()),
+            table=adapters.wrap("upsert_table", table),
+        )
