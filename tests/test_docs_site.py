@@ -100,7 +100,7 @@ def test_each_picture_of_a_page_is_a_file_of_the_site(site: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "page"),
     [
-        ("TableRestored", "runbook.html#tablerestored"),
+        ("TableBehindLedger", "runbook.html#tablebehindledger"),
         ("exit codes", "reference/cli.html#exit-codes"),
         ("retention", "runbook.html#retentiontooshort"),
     ],

@@ -56,7 +56,7 @@ from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.kafka.cluster import KafkaClusterReader
-from tidemark.kafka.errors import KafkaRefused, KafkaUnreachable, TopicMissing
+from tidemark.kafka.errors import KafkaRefused, KafkaUnavailable, TopicMissing
 from tidemark.kafka.groups import KafkaGroupOffsets
 from tidemark.kafka.options import client_config
 from tidemark.kafka.reader import KafkaLogReader
@@ -500,7 +500,7 @@ def unusable(secured: SecuredCluster, cause: str) -> Mapping[str, str]:
 
 
 CAUSES: Mapping[str, tuple[type[TidemarkError], ...]] = {
-    "Kafka is away": (KafkaUnreachable,),
+    "Kafka is away": (KafkaUnavailable,),
     "wrong password": (KafkaRefused,),
     "topic may not be described": (KafkaRefused, TopicMissing),
 }

@@ -35,11 +35,12 @@ from tests.support.waiting import wait_until
 from tests.support.webhook import running_webhook
 from tidemark.app.app import App
 from tidemark.app.connections import connection_variable, kafka_connection
+from tidemark.core.errors import SetupError
 from tidemark.delta.table_io import query_rows
 from tidemark.local.airflow_api import AirflowApi, DagRun
 from tidemark.local.airflow_standalone import AirflowStandalone
 from tidemark.local.broker import BrokerStatus
-from tidemark.local.errors import AirflowRefused, AirflowUnavailable
+from tidemark.local.errors import AirflowUnavailable
 from tidemark.local.producer import produce
 from tidemark.spark.sockets import free_ports
 from tidemark.spec.layout import Layout
@@ -165,7 +166,7 @@ def test_runs_land_new_records_once_and_can_be_cleared(
     }
     assert record.held_now.table_version == version
 
-    with pytest.raises(AirflowRefused, match="No value passed"):
+    with pytest.raises(SetupError, match="No value passed"):
         api.trigger("tidemark_backfill", conf={"select_by": "retained log"})
 
 
@@ -371,7 +372,7 @@ def test_limited_runs_follow_each_other_and_alarms_reach_the_webhook(
         seen = query_rows(DeltaTable(app.layout.status_table), "SELECT * FROM t")
         assert {row["pipeline"]: row["alarms"] for row in seen} == {
             "clicks": "RunwayTooShort, LagTooLarge",
-            "away": "KafkaUnreachable",
+            "away": "KafkaUnavailable",
             "lost": "NoStartOffset",
         }
 

@@ -12,8 +12,7 @@ from deltalake import DeltaTable
 from tests.airflow.conftest import Probe
 from tests.support.webhook import running_webhook
 from tidemark.app.connections import kafka_connection
-from tidemark.bronze.backfill.errors import UnknownBackfill
-from tidemark.core.errors import TidemarkError
+from tidemark.core.errors import InvalidSelection, TidemarkError
 from tidemark.delta.table_io import query_rows
 from tidemark.ops.report.errors import LagTooLarge
 
@@ -23,7 +22,11 @@ FAILED = {
     "task_instance": {"dag_id": "d", "task_id": "t", "run_id": "r"},
     "exception": "LostRange: x",
 }
-LAG = LagTooLarge(pipeline="prices", lag=9, limit=5)
+LAG = LagTooLarge(
+    pipeline="prices",
+    measures=("9 offsets are unread",),
+    limits=("at most 5 (alarms.lag_records)",),
+)
 
 
 def test_a_failed_task_sends_an_alarm_to_the_webhook(task_probe: Probe) -> None:
@@ -78,7 +81,7 @@ def test_the_status_of_all_pipelines_is_recorded_and_the_alarms_are_returned(
     assert sorted(row["pipeline"] for row in rows) == ["a", "b"]
     errors = {each["pipeline"]: each["alarms"][0]["error"] for each in answer.value["result"]}
     assert {row["pipeline"]: row["problem"] for row in rows} == errors
-    assert errors["b"] == "UnknownConnection"
+    assert errors["b"] == "InvalidConnection"
 
     # A registry of Airflow's backends counts as defined.
     registry = "decode: {registry: REGISTRY, value: {format: avro}}\n"
@@ -89,7 +92,7 @@ def test_the_status_of_all_pipelines_is_recorded_and_the_alarms_are_returned(
         spec.write_text(text + registry.replace("REGISTRY", name))
         answer = task_probe.ask("call_task", task="record_status_of_all", environ=environ)
         alarms = answer.value["result"][0]["alarms"]
-        assert sum(each["error"] == "UnknownConnection" for each in alarms) == expected
+        assert sum(each["error"] == "InvalidConnection" for each in alarms) == expected
     spec.write_text(text)
 
     # The charts of the console need the history, the alarms do not.
@@ -108,7 +111,7 @@ def test_the_status_of_all_pipelines_is_recorded_and_the_alarms_are_returned(
         (
             "finish_backfill",
             {"requested_by": "a run", "chunks": [1]},
-            UnknownBackfill(pipeline="prices", requested_by="a run", chunk=1, chunks=0),
+            InvalidSelection.of_chunk(pipeline="prices", requested_by="a run", chunk=1, chunks=0),
             "Request the offsets again",
         ),
         ("raise_alarms", {"alarms": [LAG.as_record()]}, LAG, "`tidemark ingest prices`"),

@@ -164,7 +164,7 @@ def test_the_console_has_the_connections_of_the_tasks(probe: Probe, home: Path) 
         "kafka_default": ["127.0.0.1:1"],
         "kafka_sea": ["sea:2"],
         "kafka_one": ["sea:1"],
-        "kafka_both": "UnknownConnection",
+        "kafka_both": "InvalidConnection",
         "kafka_none": ["global:1"],
     }
 

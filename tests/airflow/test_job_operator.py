@@ -166,7 +166,7 @@ def test_credentials_reach_the_job_by_its_environment_alone(
 def test_a_missing_spark_connection_is_refused(task_probe: Probe, spark_submit: Path) -> None:
     """Airflow's hook would submit to YARN instead."""
     answer = run(task_probe, spark_submit, 0, spark=None)
-    assert answer.value["error"].startswith("UnknownConnection: Connection 'spark_default'")
+    assert answer.value["error"].startswith("InvalidConnection: Connection 'spark_default'")
     assert answer.value["fails_now"] is True
     assert not (spark_submit.parent / "argv").exists()
 
@@ -174,7 +174,7 @@ def test_a_missing_spark_connection_is_refused(task_probe: Probe, spark_submit: 
 def test_a_missing_kafka_connection_is_refused(task_probe: Probe, spark_submit: Path) -> None:
     """The refusal comes before Spark is started."""
     answer = run(task_probe, spark_submit, 0, kafka=None)
-    assert answer.value["error"].startswith("UnknownConnection: Connection 'kafka_default'")
+    assert answer.value["error"].startswith("InvalidConnection: Connection 'kafka_default'")
     assert answer.value["fails_now"] is True
     assert not (spark_submit.parent / "argv").exists()
 

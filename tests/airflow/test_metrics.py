@@ -92,7 +92,7 @@ def test_an_error_of_the_whole_task_has_no_pipeline(task_probe: Probe) -> None:
         environ["AIRFLOW__METRICS__OTEL_PORT"] = str(receiver.port)
         task_probe.ask("measured", environ=environ, task="decode_run", pipelines=["prices"])
         errors = receiver.points(f"airflow.{ERRORS}")
-    assert [(tags, point.as_int) for tags, point in errors] == [({"error": "UnknownConnection"}, 1)]
+    assert [(tags, point.as_int) for tags, point in errors] == [({"error": "InvalidConnection"}, 1)]
 
 
 def test_the_page_lists_every_metric_of_tasks() -> None:

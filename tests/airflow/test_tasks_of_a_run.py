@@ -282,7 +282,7 @@ def test_members_that_succeeded_catch_up_although_another_one_failed(group: Grou
     group.lose_events("c")
     assert group.call("has_left").value == left
     group.record_check("b", passed=False)
-    assert "ControlFileMissing" in group.call("has_left").value["error"]
+    assert "ControlTableDamaged" in group.call("has_left").value["error"]
 
 
 def test_ingest_after_all_plans_have_landed_starts_nothing(group: Group) -> None:
@@ -343,7 +343,7 @@ def test_an_unreadable_pipeline_does_not_stop_the_job_of_the_others(group: Group
     group.lose_events("a")
     answer = group.run_job(job)
     assert group.submitted_plans() == ["b=4"]
-    assert answer.value["error"].startswith("a: ControlFileMissing: ")
+    assert answer.value["error"].startswith("a: ControlTableDamaged: ")
 
 
 @pytest.mark.parametrize("job", ["ingest", "check"])
@@ -395,7 +395,7 @@ def test_the_error_of_planning_names_every_refused_pipeline(group: Group) -> Non
     answer = group.call("plan_run")
     assert answer.value["fails_now"] is False
     assert "a: EngineFailed: " in answer.value["error"]
-    assert "b: UnknownConnection: " in answer.value["error"]
+    assert "b: InvalidConnection: " in answer.value["error"]
     assert "c: InvalidConnection: " in answer.value["error"]
 
 
@@ -416,7 +416,7 @@ def test_no_connection_at_all_is_refused_before_spark(group: Group) -> None:
     group.record_plan("b")
     group.connect("kafka_other", None)
     answer = group.run_job("ingest")
-    assert answer.value["error"].startswith("UnknownConnection: Connection 'kafka_other'")
+    assert answer.value["error"].startswith("InvalidConnection: Connection 'kafka_other'")
     assert group.submitted_plans() is None
 
 

@@ -74,6 +74,10 @@ def test_a_refused_pipeline_does_not_stop_the_others(
     behind = land_and_decode(lake, b"a")
     answer, plans = run(task_probe, spark_submit, "plain", "events", code=code)
     assert plans == [behind]
-    expected = "plain: NotUpserted: " if code == ExitCode.OK else str(int(code))
+    expected = (
+        "plain: InvalidReference: Pipeline 'plain' has no upsert table"
+        if code == ExitCode.OK
+        else str(int(code))
+    )
     assert expected in answer.value["error"]
     assert answer.value["fails_now"] is not code.retryable

@@ -18,10 +18,10 @@ from tidemark.core.errors import InvalidReference, SetupError
 from tidemark.core.events import Planned
 from tidemark.core.plan import PlanRef
 from tidemark.delta.data_table import DeltaDataTable
-from tidemark.kafka.errors import EmbeddedBrokerStopped, InvalidConnection, UnknownConnection
+from tidemark.kafka.errors import EmbeddedBrokerStopped, InvalidConnection
 from tidemark.spark.settings import SHORT_RUN_RECORDS
 from tidemark.spark.submit import application_name
-from tidemark.spec.errors import IsTyped, SpecError, UnknownPipeline
+from tidemark.spec.errors import SpecError, UnknownPipeline
 from tidemark.spec.model import PipelineSpec
 
 SECRET = "do-not-tell"
@@ -135,7 +135,7 @@ def test_bootstrap_servers_have_one_spelling() -> None:
 
 
 def test_the_error_of_a_missing_connection_names_its_variable() -> None:
-    with pytest.raises(UnknownConnection, match="AIRFLOW_CONN_KAFKA_OTHER"):
+    with pytest.raises(InvalidConnection, match="AIRFLOW_CONN_KAFKA_OTHER"):
         app().connections.kafka_config("kafka_other")
 
 
@@ -183,14 +183,14 @@ def test_another_table_of_a_pipeline_is_no_pipeline(tmp_path: Path) -> None:
     )
     home = app(TIDEMARK_PIPELINES=str(tmp_path))
     for table in ("events@typed", "events@upsert"):
-        with pytest.raises(IsTyped, match=table):
+        with pytest.raises(InvalidReference, match=table):
             home.pipeline(table)
         assert home.pipeline_of(table).name == "events"
     assert (home.table("events").name, home.table("events@typed").name) == (
         "events",
         "events@typed",
     )
-    with pytest.raises(IsTyped, match="events@upsert"):
+    with pytest.raises(InvalidReference, match="events@upsert"):
         home.table("events@upsert")
 
 

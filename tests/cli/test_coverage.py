@@ -228,7 +228,7 @@ def test_the_offsets_of_the_tables_are_shown_while_kafka_is_away(
     assert first["states"] == {"in an open plan": [[9, 11]], "landed": [[0, 9]]}
     assert (first["low_watermark"], first["end"], first["committed_offset"]) == (None, None, 9)
     assert (second["states"], second["committed_offset"]) == ({}, 0)
-    assert read.json["kafka_error"]["error"] == "KafkaUnreachable"
+    assert read.json["kafka_error"]["error"] == "KafkaUnavailable"
 
     monkeypatch.delenv(connection_variable("kafka_default"))
     shown = offline("coverage", "events", "--partition", "0")
@@ -258,10 +258,10 @@ def test_a_table_that_differs_is_an_error_beside_the_states(
         shown = offline("coverage", "events", *options)
         assert shown.code == ExitCode.REFUSED
         assert "the data table does not confirm them" in shown.err
-        assert "TableRestored" in shown.err
+        assert "TableBehindLedger" in shown.err
     read = offline("coverage", "events", "--json")
     assert read.code == ExitCode.REFUSED
-    assert read.json["table_error"]["error"] == "TableRestored"
+    assert read.json["table_error"]["error"] == "TableBehindLedger"
     assert read.json["partitions"][0]["states"] == {"landed": [[0, 9]]}
     shutil.rmtree(lake.uri)
     assert "TableBehindLedger" in offline("coverage", "events").err

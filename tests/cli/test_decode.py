@@ -343,7 +343,7 @@ def test_s27_avro_records_are_decoded_with_the_schemas_of_a_registry(
     assert tidemark("ingest", "events").code == ExitCode.OK
 
     missing = tidemark("decode", "events", "--json")
-    assert missing.json[0]["error"] == "UnknownConnection"
+    assert missing.json[0]["error"] == "InvalidConnection"
     with registry_proxy(registry.answer, "reader:s3cret") as proxy:
         extra = {"url": f"http://{proxy.address}", "basic.auth.user.info": "reader:s3cret"}
         for variable, connection in connection_environ(extra, "trades").items():
@@ -472,7 +472,7 @@ def test_a_wrong_schema_is_corrected_by_one_command(tmp_path: Path, tidemark: Co
     wrong, right = "value: {format: string}", "value: {format: json, schema: {n: long}}"
     spec.write_text(spec.read_text().replace(wrong, right))
     refused = tidemark("decode", "events", "--json")
-    assert refused.json[0]["error"] == "ColumnsDiffer"
+    assert refused.json[0]["error"] == "TableAltered"
     assert "--from-scratch" in refused.json[0]["fix"]
     command = ("decode", "events", "--from-scratch", "--reason", "the values are JSON")
     assert tidemark(*command[:3]).code == ExitCode.USAGE

@@ -108,7 +108,7 @@ def test_a_setting_of_a_whole_application_is_refused_on_a_server(
     spec.write_text(spec.read_text().replace("spark: {}", "spark: {spark.driver.cores: '1'}"))
     ran = tidemark("ingest", "events", "--json")
     assert ran.code == ExitCode.REFUSED
-    assert ran.json["error"] == "EngineUnsuitable"
+    assert ran.json["error"] == "SetupError"
     assert "spark.driver.cores" in ran.json["problem"]
     assert plans() == 0
 

@@ -54,7 +54,7 @@ def test_airflow_is_refused_before_the_first_start(tmp_path: Path) -> None:
     """Airflow would create its database elsewhere."""
     ran = airflow(tmp_path, "dags", "list")
     assert (ran.returncode, ran.stdout) == (ExitCode.REFUSED, "")
-    assert f"AirflowNotStarted: No Airflow was started in {tmp_path / 'airflow'}." in ran.stderr
+    assert f"SetupError: No Airflow was started in {tmp_path / 'airflow'}." in ran.stderr
 
 
 @pytest.mark.slow

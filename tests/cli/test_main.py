@@ -231,7 +231,7 @@ def test_resume_shows_the_chunks_and_accepts_no_selection(
     assert both.code == ExitCode.REFUSED
     assert "InvalidSelection" in both.err
     unknown = without_kafka("backfill", "prices", "--resume", "x")
-    assert "UnknownBackfill" in unknown.err
+    assert "no chunk 1 of a backfill requested by x" in unknown.err
 
 
 def test_a_wrong_selection_of_a_backfill_is_refused_before_kafka_is_read(command: Command) -> None:

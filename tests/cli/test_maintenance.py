@@ -67,7 +67,7 @@ def test_a_refused_table_does_not_stop_the_others(lake: FileLake, offline: Comma
     assert unknown.json["error"] == "UnknownPipeline"
     refused = offline("maintain", "events", "idle", "--json")
     assert refused.code == ExitCode.REFUSED
-    assert tables(refused)["events"]["error"] == "TableRestored"
+    assert tables(refused)["events"]["error"] == "TableBehindLedger"
     assert tables(refused)["idle"]["outcome"] == "no table yet"
     assert tables(refused)["control table"]["outcome"] == "maintained"
     shown = offline("maintain", "events", "--keep-hours", "24")

@@ -110,10 +110,10 @@ def test_the_summary_of_a_run_fits_into_80_columns(
     ("steps", "outcome", "checked"),
     [
         ([("check", "QualityFailed"), ("publish", "blocked")], "blocked", "failed"),
-        ([("check", "SuiteError"), ("publish", "not checked")], "not checked", "-"),
+        ([("check", "SpecError"), ("publish", "not checked")], "not checked", "-"),
         ([("check", None), ("check", "QualityFailed")], "check failed", "failed, passed"),
         ([("check", None), ("publish", "rejected")], "rejected", "passed"),
-        ([("decode", "InvalidRule"), ("publish", "published")], "decode failed", "-"),
+        ([("decode", "SpecError"), ("publish", "published")], "decode failed", "-"),
         ([("ingest", None)], "done", "-"),
     ],
 )

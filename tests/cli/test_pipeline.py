@@ -53,7 +53,7 @@ def test_a_drafted_spec_names_the_formats_of_its_topic(
     }
 
     again = tidemark("pipeline", "init", topic, "--json")
-    assert (again.code, again.json["error"]) == (ExitCode.REFUSED, "SpecExists")
+    assert (again.code, again.json["error"]) == (ExitCode.REFUSED, "FileExists")
     other = tidemark("pipeline", "init", topic, "--name", "other", "--no-upsert")
     assert "go to quarantine" in other.out
     assert "tidemark run other" in other.out
@@ -97,7 +97,7 @@ def test_a_spec_is_drafted_with_its_suite_on_request(
 
     (tmp_path / "pipelines" / "pay.yaml").unlink()
     refused = tidemark("pipeline", "init", topic, "--name", "pay", "--suite", "--json")
-    assert refused.json["error"] == "SuiteExists"
+    assert refused.json["error"] == "FileExists"
     assert not (tmp_path / "pipelines" / "pay.yaml").exists()
     few = ("pipeline", "init", topic, "--name", "few", "--records", "9", "--suite")
     assert "no suite" in tidemark(*few).err
@@ -226,7 +226,7 @@ def test_an_undefined_connection_is_named_by_the_check_of_its_spec_and_by_its_st
     assert "AIRFLOW_CONN_TRADES" in checked.err
     assert "other: warning: Connection 'kafka_other' is not defined." in checked.err
     events, _ = unconnected("pipeline", "check", "--json").json
-    assert [each["error"] for each in events["warnings"]] == ["UnknownConnection"]
+    assert [each["error"] for each in events["warnings"]] == ["InvalidConnection"]
     (status,) = unconnected("status", "events", "--json").json
     assert status["undecoded"] == 1
     named = {each["problem"] for each in status["alarms"]}
@@ -236,7 +236,7 @@ def test_an_undefined_connection_is_named_by_the_check_of_its_spec_and_by_its_st
         monkeypatch.setenv(variable, definition)
     assert "trades" not in unconnected("pipeline", "check").err
     (status,) = unconnected("status", "events", "--json").json
-    assert "UnknownConnection" not in {each["error"] for each in status["alarms"]}
+    assert "InvalidConnection" not in {each["error"] for each in status["alarms"]}
 
 
 def test_checking_a_spec_checks_its_suite(
@@ -252,4 +252,4 @@ def test_checking_a_spec_checks_its_suite(
     (suites / "strict.json").write_text('{"name": "strict", "expectations": [{"type": "no"}]}')
     ran = unconnected("pipeline", "check", "--json")
     assert ran.code == ExitCode.REFUSED
-    assert ran.json[0]["error"] == "SuiteError"
+    assert ran.json[0]["error"] == "SpecError"

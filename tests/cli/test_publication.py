@@ -43,7 +43,7 @@ def test_unpublished_plans_are_listed_released_and_rejected(offline: Command) ->
     )
     assert done.json["decided_by"].startswith("cli:")
     again = offline("publication", "release", "events", "--plan", "2", "--reason", "x", "--json")
-    assert (again.code, again.json["error"]) == (ExitCode.REFUSED, "NotBlocked")
+    assert (again.code, again.json["error"]) == (ExitCode.REFUSED, "NothingToDo")
     assert (
         offline("publication", "reject", "events", "--plan", "1", "--reason", "x").code
         == ExitCode.OK

@@ -138,7 +138,7 @@ def test_plans_with_stored_schemas_need_no_registry(
             undefined.delenv(variable)
         refused = offline("decode", "events", "--json")
     # Such runs would not notice that a rebuilt registry uses an id for another schema.
-    assert (refused.code, refused.json[0]["error"]) == (ExitCode.REFUSED, "UnknownConnection")
+    assert (refused.code, refused.json[0]["error"]) == (ExitCode.REFUSED, "InvalidConnection")
     lake.bronze.land_payloads([(trade_payload(3), trade_payload(4))])
     away = offline("decode", "events", "--json")
     assert (away.code, away.json[0]["error"]) == (ExitCode.TRANSIENT, "RegistryUnavailable")

@@ -127,7 +127,7 @@ def test_statements_on_standard_input_return_the_rows_of_the_last_one(
         ("RESET enable_external_access", "InvalidQuery"),
         ("SET python_enable_replacements = true", "InvalidQuery"),
         ("SELECT * FROM read_text('/etc/hosts')", "InvalidQuery"),
-        ("SELECT * FROM '/etc/hosts'", "UnknownTable"),
+        ("SELECT * FROM '/etc/hosts'", "InvalidQuery"),
         ("SELECT nothing FROM events", "InvalidQuery"),
         ("SELEC 1", "InvalidQuery"),
         ("", "InvalidQuery"),
@@ -158,7 +158,7 @@ def test_tables_are_listed_without_being_opened(lake: FileLake, offline: Command
 @pytest.mark.usefixtures("lake")
 def test_an_unknown_table_is_reported_with_similar_names(offline: Command) -> None:
     ran = offline("sql", "SELECT * FROM bronze.evnts", "--json")
-    assert ran.json["error"] == "UnknownTable"
+    assert ran.json["problem"].startswith("The table name bronze.evnts cannot be resolved")
     assert "bronze.events" in ran.json["fix"]
     assert "bronze.idle has no rows yet" in offline("sql", "SELECT * FROM bronze.idle").err
 

@@ -179,11 +179,11 @@ def test_status_prints_committed_offsets_while_one_cluster_is_away(
     assert time.monotonic() - begun < 10
     assert shown.code == ExitCode.TRANSIENT
     rows = [[cell.strip() for cell in line.split("│")] for line in shown.out.splitlines()]
-    assert ["", "far", "-", "-", "-", "-", "KafkaUnreachable", ""] in rows
+    assert ["", "far", "-", "-", "-", "-", "KafkaUnavailable", ""] in rows
     assert "not started" in next(row for row in rows if row[1:2] == ["near"])
     for partition in ("0", "1"):
         assert ["", partition, "0", "-", "-", "-", "-", ""] in rows
-    assert shown.err.startswith("far: KafkaUnreachable: No Kafka broker can be reached at ")
+    assert shown.err.startswith("far: KafkaUnavailable: No Kafka broker can be reached at ")
     assert address in shown.err
 
     recorded = tidemark("status", "--record", "--json")
@@ -191,9 +191,9 @@ def test_status_prints_committed_offsets_while_one_cluster_is_away(
     far, near = recorded.json
     assert (far["lag"], far["lag_checked_at"]) == (None, None)
     assert [each["committed_offset"] for each in far["partitions"]] == [0, 0]
-    assert names(far["alarms"]) == far["problem"]["error"] == "KafkaUnreachable"
+    assert names(far["alarms"]) == far["problem"]["error"] == "KafkaUnavailable"
     assert near["problem"] is None
     row, _ = by_duckdb()
-    assert (row["lag"], row["problem"]) == (3, "KafkaUnreachable")
+    assert (row["lag"], row["problem"]) == (3, "KafkaUnavailable")
     assert row["lag_checked_at"] == datetime.fromisoformat(known["far"]["checked_at"])
     assert row["checked_at"] > row["lag_checked_at"]

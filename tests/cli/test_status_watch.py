@@ -163,7 +163,7 @@ def test_a_terminal_shows_each_update_in_place(tmp_path: Path) -> None:
         while text.count("Pipelines at") < 3:
             text += printed.readline()
     between = text.split("Pipelines at")[1]
-    assert "UnknownConnection" in re.sub(r"\s+", "", between)
+    assert "InvalidConnection" in re.sub(r"\s+", "", between)
     lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", each) for each in between.splitlines()]
     assert max(map(len, lines[1:])) <= 80
     # Each update moves the cursor from the last line of the previous one to its first.
@@ -178,7 +178,7 @@ def test_a_pipe_gets_a_plain_block_for_each_update(tmp_path: Path) -> None:
             text += printed.readline()
     assert "\x1b" not in text
     assert text.count("│ prices") == 1
-    assert text.count("prices: UnknownConnection: ") == 1
+    assert text.count("prices: InvalidConnection: ") == 1
 
 
 def test_json_is_a_line_for_each_update_on_a_terminal_too(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_json_is_a_line_for_each_update_on_a_terminal_too(tmp_path: Path) -> Non
         assert first["time"] < second["time"]
         for look in (first, second):
             (record,) = look["pipelines"]
-            assert (record["pipeline"], record["state"]) == ("prices", "UnknownConnection")
+            assert (record["pipeline"], record["state"]) == ("prices", "InvalidConnection")
 
 
 @pytest.mark.parametrize(

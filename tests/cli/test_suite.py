@@ -65,7 +65,7 @@ def test_a_draft_is_written_and_never_overwritten(
 
     file.write_text("mine", encoding="utf-8")
     refused = offline("suite", "init", "events", "--json")
-    assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "SuiteExists")
+    assert (refused.code, refused.json["error"]) == (ExitCode.REFUSED, "FileExists")
     assert file.read_text(encoding="utf-8") == "mine"
     other = offline("suite", "init", "events", "--name", "strict", "--records", "20", "--json")
     assert other.json["profile"]["records"] == 20

@@ -100,7 +100,7 @@ def test_an_undefined_connection_is_refused(offline: Command, tmp_path: Path) ->
     (tmp_path / "pipelines").mkdir()
     ran = offline("topics", "list", "--connection", "kafka_typo", "--json")
     assert ran.code == ExitCode.REFUSED
-    assert ran.json["error"] == "UnknownConnection"
+    assert ran.json["error"] == "InvalidConnection"
 
 
 @pytest.mark.broker
@@ -118,8 +118,10 @@ def test_a_created_topic_has_its_partitions_and_settings(
     assert (len(described["partitions"]), values["retention.ms"]) == (3, "3600000")
 
     again = tidemark(*wanted, "--json")
-    assert (again.code, again.json["error"]) == (ExitCode.REFUSED, "TopicExists")
-    assert tidemark(*wanted, "--dry-run", "--json").json["error"] == "TopicExists"
+    assert (again.code, again.json["error"]) == (ExitCode.REFUSED, "InvalidTopic")
+    assert again.json["problem"].endswith("already exists.")
+    shown = tidemark(*wanted, "--dry-run", "--json")
+    assert shown.json["problem"] == again.json["problem"]
     for wrong in (("bad name", "--partitions", "1"), (f"{topic}-2", *wanted[3:5], "--config")):
         more = () if wrong[-1] != "--config" else ("no.such.setting=1",)
         refused = tidemark("topics", "create", *wrong, *more, "--json")
@@ -156,7 +158,8 @@ def test_peek_shows_the_newest_or_oldest_records_readably(
     one = tidemark("topics", "peek", topic, "--partition", "1", "--json").json
     assert [(each["partition"], each["offset"]) for each in one["records"]] == [(1, 0), (1, 1)]
     wrong = tidemark("topics", "peek", topic, "--partition", "7", "--json")
-    assert (wrong.code, wrong.json["error"]) == (ExitCode.REFUSED, "UnknownPartition")
+    assert (wrong.code, wrong.json["error"]) == (ExitCode.REFUSED, "InvalidSelection")
+    assert "no partition 7" in wrong.json["problem"]
     # Looking creates no group.
     groups = admin.list_consumer_groups(request_timeout=10).result().valid
     assert not [each.group_id for each in groups if topic in each.group_id]

@@ -204,7 +204,7 @@ def test_a_changed_typed_table_is_repaired_as_its_error_advises(
     found = unconnected("verify", "events@typed", "--json")
     assert found.code == ExitCode.REFUSED
     refused = unconnected("verify", "events@typed")
-    assert "TypedTableDiffers: The typed table of pipeline 'events'" in refused.err
+    assert "TableDiffers: The typed table of pipeline 'events'" in refused.err
     assert "First: missing partition 0 offset 1 (plan 1)." in " ".join(refused.err.split())
     assert "tidemark undo events@typed --plan N" in " ".join(refused.err.split())
     undone = unconnected("undo", "events@typed", "--plan", "1", "--reason", "a changed row")

@@ -90,7 +90,7 @@ def test_the_console_reads_kafka_with_airflows_connection(
     login = {"Authorization": f"Bearer {token(airflow, client)}"}
     page = client.get(f"{PREFIX}/dags/tidemark_seen", headers=login).text
     assert 'class="coverage"' in page
-    assert "UnknownConnection" not in page
+    assert "InvalidConnection" not in page
     assert "EmbeddedBrokerStopped" not in page
     airflow.api().wait_for_dags(["tidemark_seen"])
     plugins = client.get("/api/v2/plugins", headers=login).json()["plugins"]

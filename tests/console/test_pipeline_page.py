@@ -199,7 +199,7 @@ def test_bars_of_a_table_that_differs_from_the_control_table_are_grey(
     client = memory_console(tmp_path, lake)
     assert '<div class="bars">' in client.get("/pipelines/events").text
     DeltaTable(lake.uri).restore(1)
-    note, status = "the data table does not confirm them: TableRestored", ReportPart.status
+    note, status = "the data table does not confirm them: TableBehindLedger", ReportPart.status
     client = memory_console(tmp_path, lake)
     for _ in range(2):
         page = client.get("/pipelines/events").text
@@ -568,7 +568,7 @@ def test_a_broken_suite_hides_values_and_leaves_the_rest_of_the_pages(
     for path in pages:
         page = client.get(path)
         assert page.status_code == 200
-        assert "SuiteError" in page.text
+        assert "SpecError" in page.text
         assert "alice" not in page.text
         assert "(hidden)" in page.text
 

@@ -133,7 +133,7 @@ def test_an_invalid_suite_shows_no_record(lake: FileLake, tmp_path: Path) -> Non
     with (tmp_path / "pipelines" / "events.yaml").open("a") as spec:
         spec.write("quality: {suite: invalid}\n")
     page = console_of(tmp_path, project=tmp_path).get(PAGE.format(0)).text
-    assert "SuiteError" in page
+    assert "SpecError" in page
     assert "alice" not in page
 
 

@@ -101,7 +101,7 @@ def test_a_run_id_in_the_form_of_a_chunk_has_a_page_without_plans(
     lake: FileLake, tmp_path: Path
 ) -> None:
     """Planning refuses the requester. A backfill accepts it."""
-    assert "InvalidRequester" in text_of(page_of(tmp_path, "x#1"))
+    assert "The requester" in text_of(page_of(tmp_path, "x#1"))
     request(lake, "airflow:tidemark_backfill:x#1", replaces=True)
     page = page_of(tmp_path, "x#1", "tidemark_backfill", pipeline="events")
     assert "landed: 0 of 2 chunks" in text_of(page)

@@ -247,7 +247,7 @@ def test_a_partition_that_started_during_an_outage_hides_the_known_watermarks(
     console.lake.run(1, 2)
     page = console.page("/pipelines/events")
     assert UNKNOWN in text_of(page)
-    assert "PartitionsShrunk" not in page
+    assert "TopicChanged" not in page
 
 
 @pytest.mark.parametrize(

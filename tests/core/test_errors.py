@@ -26,6 +26,7 @@ from tidemark.core.errors import (
     Unforeseen,
     UnknownOutcomeError,
 )
+from tidemark.core.events import Abandoned, Undone, UndoStarted
 from tidemark.quality.errors import QualityFailed
 from tidemark.spec.errors import Problem
 
@@ -50,6 +51,7 @@ def _with_subclasses(kind: type[TidemarkError]) -> Iterator[type[TidemarkError]]
 def sample(hint: Any, name: str) -> Any:
     """Return a value for a field of this type; a text field contains its own name."""
     problem = Problem(file="a.yaml", key="topic", expected="a topic", found="nothing")
+    abandoned = Abandoned(sequence=7, requested_by="ops", reason=name)
     values: dict[str, Any] = {
         "str": name,
         "str | None": name,
@@ -66,6 +68,7 @@ def sample(hint: Any, name: str) -> Any:
         "tuple[tuple[int, int], ...]": ((3, 4),),
         "tuple[tuple[int, int, int], ...]": ((3, 4, 5),),
         "tuple[tidemark.spec.errors.Problem, ...]": (problem,),
+        str(Abandoned | UndoStarted | Undone): abandoned,
     }
     return values[hint.__name__ if hint in (str, int, bool, timedelta) else str(hint)]
 
@@ -73,6 +76,29 @@ def sample(hint: Any, name: str) -> Any:
 def build(kind: type[TidemarkError]) -> TidemarkError:
     hints = get_type_hints(kind)
     return kind(**{f.name: sample(hints[f.name], f.name) for f in fields(kind)})
+
+
+def variants(kind: type[TidemarkError]) -> dict[str, TidemarkError]:
+    """Return an error of each class method that creates errors of this class, by its name."""
+    return {
+        f"{kind.__name__}.{name}": method(
+            **{
+                each: sample(hint, each)
+                for each, hint in get_type_hints(method).items()
+                if each != "return"
+            }
+        )
+        for name, method in inspect.getmembers(kind, inspect.ismethod)
+        if name in vars(kind) and inspect.signature(method).return_annotation == "Self"
+    }
+
+
+def every_variant() -> dict[str, TidemarkError]:
+    """Return an error of every class and of every class method that creates errors, by name."""
+    found: dict[str, TidemarkError] = {}
+    for kind in concrete_errors():
+        found |= {kind.__name__: build(kind), **variants(kind)}
+    return found
 
 
 every_error = pytest.mark.parametrize("kind", concrete_errors(), ids=lambda kind: kind.__name__)
@@ -202,8 +228,8 @@ def test_commands_in_fixes_have_their_required_options() -> None:
     }
     commands = [
         command
-        for kind in concrete_errors()
-        for command in re.findall(r"`tidemark ([^`]+)`", build(kind).rendered("fix"))
+        for error in every_variant().values()
+        for command in re.findall(r"`tidemark ([^`]+)`", error.rendered("fix"))
     ]
     for command in commands:
         options = needed.get(command.split()[0], [])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.core.errors import InvalidRequester
+from tidemark.core.errors import InvalidReference
 from tidemark.core.origins import ChunkOrigin, DecodeOrigin, PlanOrigin, RunOrigin, parse_origin
 
 TEXTS: list[tuple[PlanOrigin, str]] = [
@@ -63,5 +63,5 @@ def test_every_text_parses_to_an_origin_with_this_text(text: str) -> None:
 @pytest.mark.parametrize("name", ["run#1", "decode:events:2:-1:0ab1"])
 def test_a_run_cannot_have_the_name_of_another_origin(name: str) -> None:
     """The run would get the plan of a chunk or of a decoder."""
-    with pytest.raises(InvalidRequester, match=f"{name!r} has the form"):
+    with pytest.raises(InvalidReference, match=f"{name!r} has the form"):
         RunOrigin(name)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.plans import make_plan
 from tidemark.core.accounting import Landing
-from tidemark.core.errors import LedgerBehindTable, OverfullRange, TableBehindLedger, TableRestored
+from tidemark.core.errors import LedgerBehindTable, OverfullRange, TableBehindLedger
 from tidemark.core.events import Abandoned, Landed, Planned
 from tidemark.core.ledger import Ledger
 from tidemark.core.table_state import Restore, TableState, check_table
@@ -46,17 +46,19 @@ def test_table_with_all_settled_plans_passes_the_check(newest: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "error"),
+    ("table", "error", "problem"),
     [
-        (state(0), TableBehindLedger),
-        (state(1), TableBehindLedger),
-        (state(4), LedgerBehindTable),
-        (state(3, backfill=1), LedgerBehindTable),
-        (state(3, Restore(at=2, to=0)), TableRestored),
+        (state(0), TableBehindLedger, "lacks plans"),
+        (state(1), TableBehindLedger, "lacks plans"),
+        (state(4), LedgerBehindTable, "lacks a plan"),
+        (state(3, backfill=1), LedgerBehindTable, "lacks a plan"),
+        (state(3, Restore(at=2, to=0)), TableBehindLedger, "A RESTORE"),
     ],
 )
-def test_i5_table_with_another_history_raises(table: TableState, error: type[Exception]) -> None:
-    with pytest.raises(error):
+def test_i5_table_with_another_history_raises(
+    table: TableState, error: type[Exception], problem: str
+) -> None:
+    with pytest.raises(error, match=problem):
         check_table(ledger(), table)
 
 
@@ -68,7 +70,7 @@ def test_reverted_restore_passes_the_check() -> None:
     """A RESTORE to version 0 and then to version 3, which had every landing."""
     back, forth = Restore(at=4, to=0), Restore(at=5, to=3)
     check_table(ledger(), state(3, forth, back))
-    with pytest.raises(TableRestored):
+    with pytest.raises(TableBehindLedger, match="A RESTORE"):
         check_table(ledger(), state(3, Restore(at=4, to=3), Restore(at=5, to=0)))
 
 

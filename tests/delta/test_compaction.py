@@ -19,7 +19,7 @@ from tidemark.core.events import Planned
 from tidemark.delta import checked_commits, conflicts
 from tidemark.delta.compaction import Compaction
 from tidemark.delta.control_table import DeltaControlTable
-from tidemark.delta.errors import CompactionConflict, LandingOvertaken, RemovalConflict
+from tidemark.delta.errors import TableConflict
 from tidemark.delta.live_files import live_files
 from tidemark.ops.maintenance.rules import MaintenanceOutcome
 
@@ -115,7 +115,7 @@ def test_i1_a_compaction_is_refused_once_its_files_have_left_the_table(
     rewrites = compaction.rewrite()
     other(lake)
     expected, version = lake.rows(), DeltaTable(lake.uri).version()
-    with pytest.raises(CompactionConflict):
+    with pytest.raises(TableConflict):
         compaction.commit(rewrites)
     assert (lake.rows(), DeltaTable(lake.uri).version()) == (expected, version)
     assert len(set(expected)) == len(expected)
@@ -128,7 +128,7 @@ def test_i1_a_compaction_is_refused_once_its_new_files_were_removed(lake: FileLa
     for each in rewrites:
         for path in each.added_paths:
             (lake.uri / path).unlink()
-    with pytest.raises(CompactionConflict):
+    with pytest.raises(TableConflict):
         compaction.commit(rewrites)
     assert lake.rows() == ROWS
 
@@ -139,7 +139,7 @@ def test_i1_a_compaction_is_refused_if_its_files_leave_just_before_its_commit(
 ) -> None:
     """The files leave the table between the compaction's check and its commit."""
     overtake(monkeypatch, lambda: other(lake))
-    with pytest.raises(CompactionConflict):
+    with pytest.raises(TableConflict):
         Compaction(str(lake.uri)).run()
     rows = lake.rows()
     assert len(set(rows)) == len(rows)
@@ -175,7 +175,7 @@ def test_a_compaction_is_deferred_after_repeated_concurrent_commits(
     """The next maintenance compacts."""
     with monkeypatch.context() as patched:
         overtake_always(patched, lake)
-        with pytest.raises(CompactionConflict, match="20 times") as refused:
+        with pytest.raises(TableConflict, match="20 times") as refused:
             Compaction(str(lake.uri)).run()
         assert isinstance(refused.value, TransientError)
         patched.setattr(conflicts, "_ATTEMPTS", 1)
@@ -192,7 +192,7 @@ def test_an_undo_prevented_by_concurrent_commits_is_retryable_and_changes_nothin
 ) -> None:
     with monkeypatch.context() as patched:
         overtake_always(patched, lake)
-        with pytest.raises(RemovalConflict) as refused:
+        with pytest.raises(TableConflict) as refused:
             undo(lake)
         assert isinstance(refused.value, TransientError)
         assert lake.rows() == ROWS
@@ -244,7 +244,7 @@ def test_i1_an_undo_or_a_replacement_over_a_compaction_removes_only_its_rows(
     again = undo if step == "discard" else replace_rows
     try:
         again(lake)
-    except LandingOvertaken:
+    except TableConflict:
         again(lake)
     expected = [row for row in ROWS if step != "discard" or not 3 <= row[1] < 6]
     assert lake.rows() == expected

@@ -19,10 +19,10 @@ from tests.support.file_lake import put_back, remove_old_commits
 from tests.support.lake import Lake
 from tests.support.plans import make_plan
 from tests.support.transactions import Record, produce_aborted, produce_values
+from tidemark.core.errors import LedgerBehindTable
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.table_state import TableChanges
 from tidemark.delta.data_table import DeltaDataTable
-from tidemark.delta.errors import ForeignCommit
 from tidemark.local.broker import BrokerStatus
 
 Row = tuple[int, int]
@@ -87,10 +87,10 @@ def test_a_plan_of_another_chain_or_epoch_is_not_found(tmp_path: Path) -> None:
 def test_i7_a_commit_of_another_plan_with_the_number_raises_foreign_commit(tmp_path: Path) -> None:
     theirs, ours = make_plan((0, 0, 5)), make_plan((0, 0, 6))
     commit(tmp_path, theirs, [(0, 0)])
-    with pytest.raises(ForeignCommit) as caught:
+    with pytest.raises(LedgerBehindTable, match="another plan with number") as caught:
         DeltaDataTable(str(tmp_path)).find_landing(ours)
-    assert caught.value.fingerprint == ours.fingerprint
-    assert caught.value.other_fingerprint == theirs.fingerprint
+    assert caught.value.needed == f"fingerprint {ours.fingerprint}"
+    assert caught.value.seen == f"fingerprint {theirs.fingerprint}"
 
 
 def test_a_transaction_without_the_fingerprint_is_no_landing(tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ from tidemark.delta import duplicates
 from tidemark.delta.compaction import Compaction
 from tidemark.delta.deduplication import Deduplication
 from tidemark.delta.errors import (
-    CompactionConflict,
     DuplicatesDiffer,
     EngineFailed,
     ForeignTable,
+    TableConflict,
     UnreadableFile,
 )
 
@@ -232,7 +232,7 @@ def test_a_deduplication_raises_a_conflict_after_five_tries(
     double(lake.uri)
     undo = partial(lake.undo.undo, requested_by="ops", reason="a test")
     before_each_commit(monkeypatch, [partial(undo, number) for number in range(1, 6)])
-    with pytest.raises(CompactionConflict) as refused:
+    with pytest.raises(TableConflict) as refused:
         deduplication(lake).run()
     assert "maintenance" not in refused.value.rendered("fix")
     assert deduplication(lake).run().rows == 3

@@ -20,7 +20,7 @@ from tidemark.core.offsets import Span
 from tidemark.core.origins import RunOrigin
 from tidemark.delta.compaction import Compaction
 from tidemark.delta.delta_dataset import DeltaDataset
-from tidemark.delta.errors import CompactionConflict
+from tidemark.delta.errors import TableConflict
 from tidemark.spec.fields import MapOf
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def test_i1_a_file_with_a_deletion_vector_is_left_out_of_a_compaction(
     rewrites = compaction.rewrite()
     assert [len(each.replaced) for each in rewrites] == [2]
     delete_two(lake, spark)
-    with pytest.raises(CompactionConflict):
+    with pytest.raises(TableConflict):
         compaction.commit(rewrites)
     lake.run(1)
     assert Compaction(str(lake.uri)).run() == 2

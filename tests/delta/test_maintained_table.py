@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.support.file_lake import LATER, WEEK, FileLake, age
 from tests.support.plans import UNCOMPARED, append_events, make_plan
 from tidemark.core.datafile import plan_folder
-from tidemark.core.errors import SetupError, TableRestored
+from tidemark.core.errors import SetupError, TableBehindLedger
 from tidemark.core.events import Planned
 from tidemark.core.ledger import Ledger
 from tidemark.delta import maintained_table as maintained_table
@@ -255,7 +255,7 @@ def test_maintenance_of_a_restored_table_is_refused(lake: FileLake) -> None:
     lake.run(3)
     DeltaTable(lake.uri).restore(version)
     stored, newest = lake.stored(), DeltaTable(lake.uri).version()
-    with pytest.raises(TableRestored):
+    with pytest.raises(TableBehindLedger, match="A RESTORE"):
         lake.maintenance(LATER).maintain(WEEK)
     assert (lake.stored(), DeltaTable(lake.uri).version()) == (stored, newest)
 

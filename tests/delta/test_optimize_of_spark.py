@@ -18,7 +18,7 @@ from tidemark.core.errors import SetupError
 from tidemark.core.events import Planned
 from tidemark.delta.compaction import Compaction
 from tidemark.delta.control_repair import _refuse_left_out
-from tidemark.delta.errors import CompactionConflict
+from tidemark.delta.errors import TableConflict
 from tidemark.delta.live_files import live_files, unsupported_files
 from tidemark.ops.maintenance.rules import MaintenanceOutcome
 
@@ -45,12 +45,12 @@ def test_i1_a_compaction_is_refused_after_an_optimize_of_spark(
     rewrites = compaction.rewrite()
     assert optimize(spark, lake.uri)
     version = DeltaTable(lake.uri).version()
-    with pytest.raises(CompactionConflict):
+    with pytest.raises(TableConflict):
         compaction.commit(rewrites)
     assert (lake.rows(), DeltaTable(lake.uri).version()) == (ROWS, version)
     lake.run(3)
     overtake(monkeypatch, lambda: optimize(spark, lake.uri))
-    with pytest.raises(CompactionConflict):
+    with pytest.raises(TableConflict):
         Compaction(str(lake.uri)).run()
     assert lake.verified() == [(15, 15)]
     assert len(DeltaTable(lake.uri).file_uris()) == 1
@@ -98,7 +98,7 @@ def test_i2_optimize_and_compaction_keep_each_event_of_the_control_table_once(
     assert not stale()
     rewrites = Compaction(uri).rewrite()
     assert stale_optimize(spark, uri)()
-    with pytest.raises(CompactionConflict):
+    with pytest.raises(TableConflict):
         Compaction(uri).commit(rewrites)
     assert [control.ledger(each) for each in ("events", "prices@typed")] == ledgers
     plan = make_plan((0, 4, 5), sequence=4, pipeline="events")

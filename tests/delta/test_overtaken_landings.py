@@ -14,7 +14,7 @@ from tidemark.core.datafile import DataFile
 from tidemark.core.errors import ExitCode
 from tidemark.core.plan import Plan
 from tidemark.delta.data_table import DeltaDataTable
-from tidemark.delta.errors import LandingOvertaken
+from tidemark.delta.errors import TableConflict
 
 
 class TableWithConcurrentCommit(DeltaDataTable):
@@ -49,7 +49,7 @@ def test_a_landing_overtaken_by_a_replacement_or_an_undo_lands_on_a_retry(
 
     table = TableWithConcurrentCommit(str(lake.uri))
     table.other = lambda: other(lake)
-    with pytest.raises(LandingOvertaken) as raised:
+    with pytest.raises(TableConflict, match="did not land") as raised:
         with_ports(lake.ingest, table=table).execute(plan.sequence)
     assert raised.value.exit_code is ExitCode.TRANSIENT
     assert f"Plan {plan.sequence} of pipeline 'events'" in raised.value.rendered("problem")

@@ -19,8 +19,7 @@ from tests.delta.test_widened_maps import NEW, OLD
 from tests.silver.typed.test_clearing import clearing
 from tests.support.plans import UNCOMPARED
 from tests.support.typed_lake import DECODE, TypedLake
-from tidemark.bronze.ingest.errors import PlanFenced
-from tidemark.core.errors import SetupError
+from tidemark.core.errors import PlanCannotLand, SetupError
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan, removal_app_id
 from tidemark.delta import row_removal
@@ -28,8 +27,8 @@ from tidemark.delta.checked_commits import commit_checked
 from tidemark.delta.compaction import Compaction
 from tidemark.delta.errors import (
     ForeignTable,
-    LandingOvertaken,
     RemovalFenced,
+    TableConflict,
     UnreadableFile,
 )
 from tidemark.delta.live_files import live_files
@@ -223,7 +222,7 @@ def test_i1_a_replacement_over_another_commit_keeps_each_row_once(
     meanwhile(lake, monkeypatch, rival)
     try:
         lake.ingest.execute(plan.sequence)
-    except LandingOvertaken:
+    except TableConflict:
         assert rival is not land
         lake.ingest.execute(plan.sequence)
     check(lake)
@@ -234,7 +233,7 @@ def test_i4_a_replacement_is_not_committed_once_its_plan_is_fenced(
 ) -> None:
     plan = replacement(lake)
     meanwhile(lake, monkeypatch, lambda lake: lake.typed.fence(plan, UNCOMPARED))
-    with pytest.raises(PlanFenced):
+    with pytest.raises(PlanCannotLand, match="fenced its transaction"):
         lake.ingest.execute(plan.sequence)
     assert {row["plan_sequence"] for row in lake.typed.values_at("id-1", 0, SPAN)} == {1, 2, 3, 4}
 

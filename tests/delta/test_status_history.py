@@ -19,7 +19,7 @@ from tests.support.services import NOW
 from tidemark.app.app import App
 from tidemark.app.statuses import record_status
 from tidemark.delta.compaction import Compaction
-from tidemark.delta.errors import ClockDiffers, CompactionConflict, DeltaLogDamaged, EngineFailed
+from tidemark.delta.errors import ClockDiffers, DeltaLogDamaged, EngineFailed, TableConflict
 from tidemark.delta.maintained_table import DeltaMaintainedTable
 from tidemark.delta.status_history import (
     COLUMNS,
@@ -232,7 +232,7 @@ def append(uri: str) -> None:
 
 def compact(uri: str) -> None:
     """Compact, unless a concurrent commit has removed the files."""
-    with suppress(CompactionConflict):
+    with suppress(TableConflict):
         Compaction(uri).run()
 
 

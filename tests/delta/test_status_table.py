@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from tests.conftest import PROJECT
 from tests.support.plans import MemoryPipeline
 from tests.support.services import NOW
-from tidemark.delta.errors import StatusFileDamaged
+from tidemark.delta.errors import UnreadableFile
 from tidemark.delta.status_table import COLUMNS, KAFKA_COLUMNS, read_status, write_status
 from tidemark.delta.table_io import query_rows
 from tidemark.kafka.errors import TopicMissing
@@ -62,7 +62,7 @@ def test_a_row_keeps_the_last_known_lag_while_kafka_is_away(tmp_path: Path) -> N
     uri = str(tmp_path)
     known = row("a", lag=5, lag_seconds=60.0)
     write_status(uri, [known])
-    away = {**row("a", state="KafkaUnreachable"), **dict.fromkeys(KAFKA_COLUMNS)}
+    away = {**row("a", state="KafkaUnavailable"), **dict.fromkeys(KAFKA_COLUMNS)}
     for failed in (away, status_row("a", TopicMissing(topic="t"), NOW)):
         write_status(uri, [failed], of_all=True)
         (kept,) = read_status(uri)
@@ -82,7 +82,7 @@ def test_only_the_rows_of_all_pipelines_replace_a_damaged_status_table(tmp_path:
     write_status(uri, [row("b", lag=2)])
     (newest,) = {*tmp_path.glob("*.parquet")} - before
     newest.unlink()
-    with pytest.raises(StatusFileDamaged) as caught:
+    with pytest.raises(UnreadableFile, match="status --record") as caught:
         write_status(uri, [row("b", lag=3)])
     assert caught.value.file == newest.name
     assert lag_by_pipeline(tmp_path, "pipeline = 'a'") == [("a", 1)]

@@ -11,12 +11,11 @@ import yaml
 
 from tests.support.plans import make_record, no_owner
 from tidemark.draft.spec import SpecDraft, pipeline_name
-from tidemark.kafka.errors import UnknownConnection
+from tidemark.kafka.errors import InvalidConnection
 from tidemark.kafka.topics import TopicSample
-from tidemark.silver.typed.errors import SpecExists
 from tidemark.silver.typed.registry_answers import RegistryAnswers
 from tidemark.spec.decode import Format
-from tidemark.spec.errors import SpecError
+from tidemark.spec.errors import FileExists, SpecError
 from tidemark.spec.layout import Layout
 from tidemark.spec.loading import load_specs
 from tidemark.spec.upsert import Envelope
@@ -65,7 +64,7 @@ def json_records(count: int, keys: int) -> list[tuple[bytes | None, bytes | None
 def test_a_draft_names_the_missing_registry() -> None:
     """Values with a schema id stay bytes if no registry is defined."""
     framed = [(b"k", b"\0\0\0\0\7" + b"%d" % n) for n in range(20)]
-    missing = UnknownConnection(connection="registry")
+    missing = InvalidConnection.of_undefined("registry")
     answers = RegistryAnswers(connection="registry", problem=missing)
     found = draft(sample(*framed), registry=lambda _: answers)
     (shown,) = (each for each in found.assumptions if each.key == "decode.value.format")
@@ -145,7 +144,7 @@ def test_an_existing_spec_is_not_overwritten(tmp_path: Path) -> None:
     found = draft(sample(*json_records(4, keys=2)))
     file = tmp_path / "events.yml"
     file.write_text("name: events\n")
-    with pytest.raises(SpecExists):
+    with pytest.raises(FileExists, match="The spec"):
         written(found, tmp_path, tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == ["events.yml"]
 

@@ -35,8 +35,7 @@ from tests.support.transactions import (
     produce_records,
 )
 from tidemark.bronze.backfill.selection import select
-from tidemark.bronze.ingest.errors import BackfillOpen, PlanCancelled
-from tidemark.bronze.repair.errors import PlanNotLanded, PlanStillOpen
+from tidemark.bronze.ingest.errors import PlanCancelled, PlanStillOpen
 from tidemark.core.errors import ExitCode, TransientError, UnknownOutcomeError
 from tidemark.local.broker import BrokerStatus
 
@@ -54,8 +53,7 @@ REFUSALS = (
     UnknownOutcomeError,
     PlanStillOpen,
     PlanCancelled,
-    PlanNotLanded,
-    BackfillOpen,
+    PlanStillOpen,
 )
 """Errors of an operation that lost a race. Any other error is a defect."""
 

@@ -291,7 +291,7 @@ def test_a_server_of_another_version_is_refused_before_a_plan_is_recorded(
         ended = long_read.run(long_read.tidemark("ingest", "events"), code=ExitCode.REFUSED)
     finally:
         server_of_test.stop()
-    assert "EngineUnsuitable" in ended.printed
+    assert "SetupError" in ended.printed
     assert "it runs pyspark 4.0.1" in ended.printed
     assert long_read.lake.ledger.plans == {}
 

@@ -41,9 +41,8 @@ from tests.support.transactions import (
 from tests.support.waiting import wait_until
 from tidemark.bronze.backfill.selection import select
 from tidemark.bronze.backfill.service import Backfills, ChunkState
-from tidemark.bronze.ingest.errors import PlanFenced
-from tidemark.bronze.repair.errors import PlanLanded
-from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.bronze.repair.errors import NothingToDo
+from tidemark.core.errors import ExitCode, PlanCannotLand, TidemarkError
 from tidemark.core.events import Abandoned
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
@@ -255,7 +254,7 @@ def test_the_matrix_has_every_step(site: Site) -> None:
 
     def steps(service: Any, call: Callable[[Any], object]) -> tuple[str, ...]:
         trace = Trace()
-        with suppress(PlanLanded):
+        with suppress(NothingToDo):
             call(trace.on(service))
         return tuple(trace.steps)
 
@@ -594,7 +593,7 @@ def test_i7_a_run_after_a_killed_abandon_is_refused(table_judge: TableJudge, sit
     plan = site.lake.plan("a run")
     site.crash(site.tidemark(*ABANDON), "table.fence:after:1")
     assert site.lake.plan("the next run") == plan
-    with pytest.raises(PlanFenced):
+    with pytest.raises(PlanCannotLand, match="fenced its transaction"):
         site.lake.ingest.execute(plan.sequence)
     assert site.lake.rows() == []
     site.run(site.tidemark(*ABANDON))
@@ -621,7 +620,7 @@ def test_i5_a_killed_abandon_of_a_landed_plan_is_refused(
     site.lake.land(plan)
     site.crash(site.tidemark(*ABANDON), at)
     refused = site.run(site.tidemark(*ABANDON), code=ExitCode.REFUSED)
-    assert "PlanLanded" in refused.printed
+    assert "has landed, so it cannot be abandoned" in refused.printed
     assert_settled(table_judge, site)
 
 

@@ -51,13 +51,15 @@ def test_s5_a_topic_recreated_before_the_plan_is_refused_until_accepted(
     produce_values(broker.bootstrap, name, records)
     with pytest.raises(TopicRecreated) as caught:
         pipeline.planner.plan("second")
-    assert caught.value.known_topic_id == topic_id != caught.value.current_topic_id
+    current = caught.value.seen.removeprefix("topic id ")
+    assert caught.value.needed == f"topic id {topic_id}"
+    assert current != topic_id
     assert (pipeline.version(), pipeline.committed()) == (version, {0: 5})
 
     old = pipeline.delivered_rows()
     pipeline.decisions.accept_recreation("operator", "recreated on purpose")
     done = pipeline.run("third")
-    assert (done.landing.records, done.plan.topic_id) == (records, caught.value.current_topic_id)
+    assert (done.landing.records, done.plan.topic_id) == (records, current)
     rows: dict[str, list[dict[str, Any]]] = {topic_id: [], done.plan.topic_id: []}
     for row in pipeline.rows():
         rows[row["topic_id"]].append(row)
@@ -81,8 +83,8 @@ def test_s5_a_topic_recreated_between_plan_and_landing_is_refused(
     produce_values(broker.bootstrap, name, records)
     with pytest.raises(TopicRecreated) as caught:
         pipeline.ingest.execute(plan.sequence)
-    assert caught.value.known_topic_id == plan.topic_id
-    assert caught.value.current_topic_id != plan.topic_id
+    assert caught.value.needed == f"topic id {plan.topic_id}"
+    assert caught.value.seen != caught.value.needed
     assert pipeline.version() is None
     assert pipeline.committed() == {0: 0}
 

@@ -33,11 +33,11 @@ from tests.support.plans import make_spec
 from tests.support.spark_optimize import optimize
 from tidemark.bronze.ingest.errors import DuplicateRows
 from tidemark.bronze.ingest.ledgers import read_checked_ledger
-from tidemark.core.errors import DuplicateEvents, TransientError, UnknownOutcomeError
+from tidemark.core.errors import ControlTableDamaged, TransientError, UnknownOutcomeError
 from tidemark.delta.compaction import Compaction
 from tidemark.delta.control_repair import DeltaControlRepair
 from tidemark.delta.deduplication import Deduplication
-from tidemark.delta.errors import CompactionConflict
+from tidemark.delta.errors import TableConflict
 from tidemark.delta.maintained_table import DeltaMaintainedTable
 from tidemark.local.broker import BrokerStatus
 from tidemark.ops.maintenance.rules import MaintenanceOutcome
@@ -254,7 +254,7 @@ def maintain_control(lake: KafkaFileLake) -> bool:
 def compact_own(lake: KafkaFileLake) -> bool:
     try:
         Compaction(str(lake.control_uri)).run({"pipeline": lake.spec.name})
-    except CompactionConflict:
+    except TableConflict:
         return False
     return True
 
@@ -305,7 +305,7 @@ def repair_control(pair: list[KafkaFileLake]) -> None:
     doubled = repair.repair(dry_run=True).duplicate_events
     for lake in pair:
         if lake.spec.name in doubled:
-            with pytest.raises(DuplicateEvents):
+            with pytest.raises(ControlTableDamaged, match="more than once"):
                 lake.control.ledger(lake.spec.name)
     assert repair.repair().duplicate_events == doubled
 

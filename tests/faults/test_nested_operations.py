@@ -14,12 +14,11 @@ from deltalake import DeltaTable
 
 from tests.support.nesting import kill, nested
 from tests.support.typed_lake import FileDecoder, TypedLake
-from tidemark.bronze.ingest.errors import PlanFenced
-from tidemark.core.errors import HistoriesDiverge, TidemarkError
+from tidemark.core.errors import HistoriesDiverge, PlanCannotLand, TidemarkError
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.delta.control_table import DeltaControlTable
 from tidemark.delta.data_table import DeltaDataTable
-from tidemark.silver.typed.errors import DecodedDifferently, QuarantineRestored
+from tidemark.silver.typed.errors import QuarantineRestored
 from tidemark.silver.typed.quarantine import DeltaQuarantine
 
 pytestmark = pytest.mark.faults
@@ -89,7 +88,7 @@ class NestedLake(TypedLake):
                 self._repair()
             except QuarantineRestored as error:
                 DeltaTable(self.quarantine_uri).restore(error.complete_version)
-            except (PlanFenced, DecodedDifferently) as error:
+            except PlanCannotLand as error:
                 self.abandon.abandon(error.sequence, "test", "as the error advises")
             except TidemarkError:
                 continue

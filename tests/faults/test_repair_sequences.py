@@ -18,8 +18,7 @@ from tests.support.file_lake import FileLake, put_back, remove_old_commits
 from tidemark.bronze.ingest.errors import RowsChanged
 from tidemark.bronze.repair.errors import NothingToDo
 from tidemark.core.accounting import Landing
-from tidemark.core.errors import LedgerBehindTable
-from tidemark.delta.errors import RowsWouldBeLost
+from tidemark.core.errors import LedgerBehindTable, PlanCannotLand
 
 pytestmark = [pytest.mark.faults]
 
@@ -93,7 +92,7 @@ class RandomSequence:
             end = self.choice.randrange(start + 1, whole.end + 1)
             try:
                 self.lake.land_again((partition, start, end), requested_by=self._name)
-            except (RowsChanged, RowsWouldBeLost) as refused:
+            except (RowsChanged, PlanCannotLand) as refused:
                 self.steps.append(type(refused).__name__)
 
     def undo(self) -> None:

@@ -27,15 +27,12 @@ from tests.support.zombies import zombie as held_driver
 from tidemark.bronze.ingest.errors import PlanCancelled
 from tidemark.bronze.repair.errors import NothingToDo
 from tidemark.core.errors import (
-    ControlTruncated,
     LedgerBehindTable,
     LostRange,
     TableBehindLedger,
-    TableRestored,
     TidemarkError,
 )
 from tidemark.core.origins import RunOrigin
-from tidemark.delta.errors import ForeignCommit
 from tidemark.local.broker import BrokerStatus
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -131,10 +128,10 @@ Damage = Callable[[Lake, Path], None]
         pytest.param(restore_copy, LedgerBehindTable, False, id="older_copy", marks=LONG),
         pytest.param(restore_copy, LedgerBehindTable, True, id="older_copy_only_rows", marks=LONG),
         pytest.param(
-            truncate_by_spark, ControlTruncated, False, id="truncated_by_spark", marks=LONG
+            truncate_by_spark, LedgerBehindTable, False, id="truncated_by_spark", marks=LONG
         ),
-        pytest.param(truncate_by_delta_rs, ControlTruncated, False, id="truncated", marks=LONG),
-        pytest.param(truncate_by_delta_rs, ControlTruncated, True, id="rows", marks=LONG),
+        pytest.param(truncate_by_delta_rs, LedgerBehindTable, False, id="truncated", marks=LONG),
+        pytest.param(truncate_by_delta_rs, LedgerBehindTable, True, id="rows", marks=LONG),
     ],
 )
 def test_i5_a_damaged_control_table_is_refused_and_rebuilt(
@@ -200,7 +197,7 @@ def test_i2_a_zombie_landing_is_rebuilt_after_a_backup_reassigned_its_number(
     again = limited.plan("fourth again")
     assert (again.sequence, again.size) < (zombie.sequence + 1, zombie.size)
     pipeline.land(zombie)
-    with pytest.raises(ForeignCommit):
+    with pytest.raises(LedgerBehindTable, match="another plan with number"):
         pipeline.ingest.execute(again.sequence)
     with pytest.raises(LedgerBehindTable):
         pipeline.repair.rewind("ann", "no")
@@ -313,7 +310,7 @@ def test_i5_a_restored_data_table_is_refused_and_rewound(
     plan = pipeline.plan("fourth")
     with held_driver(pipeline, plan) as driver:
         restore(pipeline, pipeline.uri, version_of(pipeline, 1))
-        with pytest.raises(TableRestored):
+        with pytest.raises(TableBehindLedger, match="A RESTORE"):
             pipeline.planner.plan("fifth")
         files = contents(pipeline.root)
         draft = pipeline.repair.rewind("ann", "bad deploy", dry_run=True)
@@ -340,7 +337,7 @@ def test_i5_the_ledger_follows_each_of_several_restores(
     assert [p.sequence for p in pipeline.repair.rewind("ann", "why").gone] == [2, 3]
     pipeline.run("again")
     restore_by_delta_rs(pipeline, uri, newest)
-    with pytest.raises(TableRestored):
+    with pytest.raises(TableBehindLedger, match="A RESTORE"):
         pipeline.planner.plan("then")
     found = pipeline.repair.rewind("ann", "it was right after all")
     assert [plan.sequence for plan in found.unrecorded] == [2, 3]
@@ -379,7 +376,7 @@ def test_i5_a_rewind_recreates_a_removed_data_table(
     assert pipeline.version() == version
     drain(pipeline, table_judge)
     restore_by_delta_rs(pipeline, pipeline.uri, version)
-    with pytest.raises(TableRestored):
+    with pytest.raises(TableBehindLedger, match="A RESTORE"):
         pipeline.planner.plan("sixth")
     pipeline.repair.rewind("ann", "again")
     drain(pipeline, table_judge)

@@ -33,10 +33,10 @@ from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_aborted, produce_values
 from tests.support.waiting import wait_until
 from tests.support.zombies import LostAnswer, PortWithStep, zombie
-from tidemark.bronze.ingest.errors import BackfillOpen, PlanCancelled
+from tidemark.bronze.ingest.errors import PlanCancelled, PlanStillOpen
 from tidemark.bronze.ingest.executor import ExecutionResult
 from tidemark.bronze.ingest.planner import Planner, PlanOutcome
-from tidemark.bronze.repair.errors import PlanLanded
+from tidemark.bronze.repair.errors import NothingToDo
 from tidemark.core.errors import ExitCode
 from tidemark.core.events import Abandoned
 from tidemark.core.origins import RunOrigin
@@ -270,7 +270,7 @@ def test_abandon_of_a_plan_that_just_landed_is_refused(
     pipeline.table.prepare(plan.pipeline)
     # Only the data table's log contains the landing, because its driver is slow or dead.
     late = PortWithStep(pipeline.table, "fence", before=lambda: pipeline.land(plan))
-    with pytest.raises(PlanLanded):
+    with pytest.raises(NothingToDo, match="has landed"):
         with_ports(pipeline.abandon, table=late).abandon(plan.sequence, "ops", "it hangs")
     fill(str(pipeline.connection["bootstrap.servers"]), pipeline)
     pipeline.run("the next run")
@@ -282,7 +282,7 @@ def test_i5_driver_and_abandon_record_one_landing(table_judge: TableJudge, pipel
     plan = pipeline.plan("a run")
 
     def abandon() -> None:
-        with pytest.raises(PlanLanded):
+        with pytest.raises(NothingToDo, match="has landed"):
             pipeline.abandon.abandon(plan.sequence, "ops", "it hangs")
 
     control = PortWithStep(pipeline.control, "append", before=abandon)
@@ -508,7 +508,7 @@ def test_i2_one_of_two_concurrent_backfills_is_refused(
         lambda: one.backfill(request, RunOrigin("one")),
         lambda: other.backfill(request, RunOrigin("other")),
     )
-    refused = [outcome for outcome in outcomes if isinstance(outcome, BackfillOpen)]
+    refused = [outcome for outcome in outcomes if isinstance(outcome, PlanStillOpen)]
     assert len(refused) == 1
     lake.ingest.execute(refused[0].sequence)
     assert_settled(table_judge, lake, {0: (2, 9)})

@@ -182,7 +182,7 @@ def test_the_given_connection_is_not_modified() -> None:
 @pytest.mark.parametrize("servers", [{}, {"bootstrap.servers": ""}, {"bootstrap.servers": "  "}])
 def test_a_connection_without_brokers_is_invalid(servers: dict[str, str]) -> None:
     error = refusal(servers)
-    assert error.connection == "lake"
+    assert error.finding == "Connection 'lake' is invalid."
     assert "host:port,host:port" in error.rendered("expected")
 
 
@@ -190,8 +190,8 @@ def test_unknown_keys_are_refused_and_the_error_lists_the_known_keys() -> None:
     """A key without a translation would apply to one client only."""
     error = refusal({**SERVERS, "ssl.cipher.suites": "x", "acks": "1"})
     assert error.seen == "unknown keys acks, ssl.cipher.suites"
-    assert "sasl.username" in error.rule
-    assert "group.id" in error.rule
+    assert "sasl.username" in error.needed
+    assert "group.id" in error.needed
 
 
 LEAK = "do-not-tell"
@@ -247,7 +247,9 @@ def test_connections_page_lists_every_accepted_key() -> None:
     page = PAGE.read_text(encoding="utf-8")
     table = page.partition("| key | for |")[2].partition("\n\n")[0]
     listed = re.findall(r"^\| `([\w.]+)` \|", table, flags=re.MULTILINE)
-    accepted = refusal({**SERVERS, "no.such.key": "x"}).rule.removeprefix("keys among ").split(", ")
+    accepted = (
+        refusal({**SERVERS, "no.such.key": "x"}).needed.removeprefix("keys among ").split(", ")
+    )
     assert sorted(listed) == sorted(accepted)
 
 

@@ -9,9 +9,9 @@ import pytest
 from tests.conftest import TopicFactory
 from tests.support.kafka_judge import group_names
 from tests.support.transactions import Record, produce_committed, produce_records, produce_values
-from tidemark.core.errors import UnknownPartition
+from tidemark.core.errors import InvalidSelection
 from tidemark.kafka.cluster import KafkaClusterReader
-from tidemark.kafka.errors import InvalidTopic, TopicExists, TopicMissing
+from tidemark.kafka.errors import InvalidTopic, TopicMissing
 from tidemark.kafka.topics import KafkaTopics, TopicSample
 from tidemark.local.broker import BrokerStatus
 
@@ -40,7 +40,7 @@ def test_a_created_topic_has_its_partitions_and_settings_and_takes_records(
     assert {each.name: each.value for each in settings.values}["retention.ms"] == "86400000"
     assert topics.newest(name, 5, seconds=5, size=1_000).partitions == 3
     for dry_run in (True, False):
-        with pytest.raises(TopicExists):
+        with pytest.raises(InvalidTopic, match="already exists"):
             topics.create(name, 3, {}, dry_run=dry_run)
 
 
@@ -75,7 +75,7 @@ def test_peek_selects_by_timestamp_among_all_partitions_without_a_group(
     one = topics.peek(name, 2, partition=0, seconds=20, size=10_000)
     assert (places(one), one.is_complete) == ([(0, 1), (0, 2)], True)
     assert places(topics.peek(name, 2, partition=2, seconds=20, size=10_000)) == []
-    with pytest.raises(UnknownPartition):
+    with pytest.raises(InvalidSelection, match="no partition 3"):
         topics.peek(name, 2, partition=3, seconds=20, size=10_000)
     assert group_names(broker.bootstrap) == before
 

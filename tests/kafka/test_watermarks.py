@@ -28,7 +28,7 @@ from tests.support.transactions import (
 from tidemark.core.watermarks import IsolationLevel, Watermarks
 from tidemark.kafka import admin as admin_requests
 from tidemark.kafka.cluster import KafkaClusterReader
-from tidemark.kafka.errors import KafkaRefused, KafkaUnreachable, NoTopicId, TopicMissing
+from tidemark.kafka.errors import KafkaRefused, KafkaUnavailable, NoTopicId, TopicMissing
 from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.local.broker import BrokerStatus
 from tidemark.spark.sockets import free_ports
@@ -234,7 +234,7 @@ def test_an_unreachable_cluster_is_named_within_ten_seconds() -> None:
     """The error names the addresses and what the client observed. A retry can succeed."""
     addresses = ",".join(f"127.0.0.1:{port}" for port in free_ports("127.0.0.1", 2))
     reader = KafkaWatermarkReader({"bootstrap.servers": addresses})
-    with takes_at_most(10), pytest.raises(KafkaUnreachable) as caught:
+    with takes_at_most(10), pytest.raises(KafkaUnavailable) as caught:
         reader.topic_watermarks("events", COMMITTED)
     problem = caught.value.rendered("problem")
     assert f"at {addresses} (" in problem
@@ -250,7 +250,7 @@ def test_a_server_that_does_not_answer_is_named_after_the_connect_timeout(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         reader = KafkaWatermarkReader({"bootstrap.servers": address})
-        with takes_at_most(10), pytest.raises(KafkaUnreachable, match=f"{address} .*: no answer"):
+        with takes_at_most(10), pytest.raises(KafkaUnavailable, match=f"{address} .*: no answer"):
             reader.topic_watermarks("events", COMMITTED)
 
 
@@ -258,7 +258,7 @@ def test_an_unreachable_cluster_is_named_also_after_a_shorter_timeout() -> None:
     """Pages of the console wait three seconds for an answer."""
     (dead,) = free_ports("127.0.0.1", 1)
     reader = KafkaWatermarkReader({"bootstrap.servers": f"127.0.0.1:{dead}"}, timeout_seconds=1)
-    with takes_at_most(5), pytest.raises(KafkaUnreachable, match=str(dead)):
+    with takes_at_most(5), pytest.raises(KafkaUnavailable, match=str(dead)):
         reader.topic_watermarks("events", COMMITTED)
 
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.conftest import TopicFactory
 from tests.support.kafka_judge import log_ranges, read_all
-from tidemark.kafka.errors import KafkaUnreachable
+from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.local.broker import BrokerStatus
 from tidemark.local.producer import ensure_topic, produce, producer_settings
 from tidemark.local.samples import SAMPLES
@@ -180,7 +180,7 @@ def test_an_unreachable_broker_is_named_before_anything_is_produced() -> None:
     (port,) = free_ports("127.0.0.1", 1)
     client = {"bootstrap.servers": f"127.0.0.1:{port}", "log_level": "0"}
     begun = time.monotonic()
-    with pytest.raises(KafkaUnreachable, match=f"127.0.0.1:{port}") as caught:
+    with pytest.raises(KafkaUnavailable, match=f"127.0.0.1:{port}") as caught:
         produce(client, "orders", records=1)
     assert time.monotonic() - begun < 10
     assert caught.value.exit_code.retryable

@@ -101,7 +101,7 @@ class Control:
         planned = {offset for event in view.open for offset in event.offsets}
         covered = landed | planned | {row.offset for row in self.world.bronze.rows}
         if offsets & (planned if replaces else covered) or (replaces and offsets - landed):
-            raise Refused("InvalidRange")
+            raise Refused("InvalidSelection")
         number = self.world.next_plan
         self.world.next_plan += 1
         self.world.record(Kind.PLANNED, plan=number, offsets=offsets, replaces=replaces)
@@ -231,7 +231,7 @@ def _planned(events: Events, plan: int) -> Event:
     for event in events:
         if (event.kind, event.plan) == (Kind.PLANNED, plan):
             return event
-    raise Refused("UnknownPlan")
+    raise Refused("InvalidSelection")
 
 
 def restore(world: FollowWorld, name: str, version: int) -> None:

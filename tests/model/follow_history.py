@@ -32,7 +32,7 @@ from tests.model.follow_scenarios import BRONZE_CHANGED
 from tests.model.follow_world import FollowWorld, Place, Policy, view_of
 from tests.model.invariants import InvariantViolated
 
-_ERRORS = BRONZE_CHANGED | {"InvalidRange", "UnknownPlan", "TableBehindLedger"}
+_ERRORS = BRONZE_CHANGED | {"InvalidSelection", "TableBehindLedger"}
 _OFFSETS = range(1, 7)
 MAX_PAUSED = 3
 

@@ -450,7 +450,7 @@ RESTORES = [
             "decoder": _decode(g),
             "external": then(external("bronze", "restore", 1), rewind()),
         },
-        errors=BRONZE_CHANGED | {"UnknownPlan"},
+        errors=BRONZE_CHANGED | {"InvalidSelection"},
     ),
     FollowSketch(
         name="an older ledger",
@@ -549,7 +549,7 @@ LONG = [
             "two": _decode(g, commits=2),
             "external": then(external("bronze", "restore", 1), rewind()),
         },
-        errors=BRONZE_CHANGED | {"UnknownPlan"},
+        errors=BRONZE_CHANGED | {"InvalidSelection"},
     ),
     FollowSketch(
         name="an undo, a lost ledger, and two decoders",

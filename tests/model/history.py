@@ -41,25 +41,11 @@ TOPIC = "events"
 _EXPECTED = frozenset(
     {
         *("KafkaUnavailable", "EngineFailed", "ControlConflict", "TransactionConflict"),
-        *(
-            "CommitNotFound",
-            "PlanCancelled",
-            "PlanFenced",
-            "PlanLanded",
-            "UnknownPlan",
-            "UnknownBackfill",
-            "BackfillOpen",
-            "PlanNotLanded",
-            "InvalidRange",
-            "RowsChanged",
-            "RowsWouldBeLost",
-            "NotBlocked",
-            "PlanReplaced",
-        ),
-        *("LostRange", "OffsetsDeleted", "PlanStillOpen", "BackfillAhead"),
-        *("TopicRecreated", "EndBehindCommitted", "PartitionsShrunk"),
-        *("TableRestored", "LedgerBehindTable", "NothingToDo"),
-        *("ControlTruncated", "RepairUnfinished", "RowsInDoubt"),
+        *("CommitNotFound", "PlanCancelled", "PlanCannotLand", "NothingToDo"),
+        *("InvalidSelection", "PlanStillOpen", "RowsChanged", "NothingToDo"),
+        *("InvalidSelection", "LostRange", "OffsetsDeleted", "BackfillAhead"),
+        *("TopicRecreated", "EndBehindCommitted", "TopicChanged", "TableBehindLedger"),
+        *("LedgerBehindTable", "RepairUnfinished", "RowsInDoubt"),
         # An operator abandons a plan whose undo has not ended.
         "UndoUnfinished",
     }

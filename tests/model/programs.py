@@ -13,20 +13,14 @@ from tests.support.plans import MemoryPipeline, wanted
 from tests.support.quality_reports import REPORT
 from tidemark.bronze.backfill.selection import RetainedLog
 from tidemark.bronze.backfill.service import recorded_request
-from tidemark.bronze.ingest.errors import PlanFenced, RecordsMissed
-from tidemark.bronze.repair.errors import (
-    NothingToDo,
-    PlanLanded,
-    PlanStillOpen,
-    RowsInDoubt,
-)
+from tidemark.bronze.ingest.errors import PlanStillOpen, RecordsMissed
+from tidemark.bronze.repair.errors import NothingToDo, RowsInDoubt
 from tidemark.core.errors import (
-    ControlTruncated,
     LedgerBehindTable,
     LostRange,
+    PlanCannotLand,
     RepairUnfinished,
     TableBehindLedger,
-    TableRestored,
     TidemarkError,
     TopicRecreated,
     TransientError,
@@ -35,7 +29,6 @@ from tidemark.core.errors import (
 from tidemark.core.events import ControlEvent
 from tidemark.core.ledger import CheckedLedger
 from tidemark.core.origins import RunOrigin
-from tidemark.delta.errors import RowsWouldBeLost
 from tidemark.quality.check_results import BatchRef, QualityReport
 from tidemark.quality.service import Quality
 
@@ -234,10 +227,9 @@ def _fix(pipeline: MemoryPipeline, error: TidemarkError) -> None:
     try:
         match error:
             case (
-                PlanFenced(sequence=number)
+                PlanCannotLand(sequence=number)
                 | PlanStillOpen(sequence=number)
                 | RowsInDoubt(sequence=number)
-                | RowsWouldBeLost(sequence=number)
                 | LostRange(plan=int(number))
             ):
                 _abandon_or_discard(pipeline, number)
@@ -245,15 +237,15 @@ def _fix(pipeline: MemoryPipeline, error: TidemarkError) -> None:
                 accept_loss()(pipeline)
             case TopicRecreated():
                 _fix_recreated_topic(pipeline)
-            case ControlTruncated() | RepairUnfinished():
+            case LedgerBehindTable() | RepairUnfinished():
                 rebuild()(pipeline)
-            case TableRestored() | TableBehindLedger() | LedgerBehindTable():
+            case TableBehindLedger():
                 _fix_restored_table(pipeline)
-            case PlanLanded() | RecordsMissed() | TransientError() | UnknownOutcomeError():
+            case NothingToDo() | RecordsMissed() | TransientError() | UnknownOutcomeError():
                 pass
             case _:
                 raise error
-    except (PlanLanded, RecordsMissed, TransientError, NothingToDo):
+    except (NothingToDo, RecordsMissed, TransientError):
         pass
 
 

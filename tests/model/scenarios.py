@@ -211,11 +211,11 @@ RETRYABLE = frozenset(
 )
 """Retryable errors: the injected ones, and lost races."""
 
-ABANDONED = RETRYABLE | {"CommitNotFound", "PlanCancelled", "PlanFenced", "PlanLanded"}
+ABANDONED = RETRYABLE | {"CommitNotFound", "PlanCancelled", "PlanCannotLand", "NothingToDo"}
 """Also errors about abandoned plans."""
 
 REPAIRED = ABANDONED | {
-    "TableRestored",
+    "TableBehindLedger",
     "LedgerBehindTable",
     "NothingToDo",
     "RepairUnfinished",
@@ -445,7 +445,7 @@ PUBLICATIONS = [
         name="a release and a rejection",
         world=landed,
         actors={"one": release(1), "two": reject(1)},
-        errors=RETRYABLE | {"NotBlocked"},
+        errors=RETRYABLE | {"NothingToDo"},
         floor=200,
         faults=1,
     ),
@@ -502,7 +502,7 @@ REPLACEMENTS = [
         name="rows replaced, and undone",
         world=replacing,
         actors={"driver": ingest(2), "ops": undo(2)},
-        errors=ABANDONED | {"PlanNotLanded"},
+        errors=ABANDONED | {"PlanStillOpen"},
         floor=300,
     ),
     Sketch(
@@ -546,7 +546,7 @@ REPLACEMENTS = [
         name="rows replaced, and compaction",
         world=replacing,
         actors={"driver": ingest(2), "kafka": compact()},
-        errors=RETRYABLE | {"RowsWouldBeLost"},
+        errors=RETRYABLE | {"PlanCannotLand"},
         floor=50,
     ),
 ]
@@ -571,7 +571,7 @@ REPAIRS = [
         name="an undo and its plan's driver",
         world=planned,
         actors={"ops": undo(1), "driver": ingest(1)},
-        errors=ABANDONED | {"PlanNotLanded"},
+        errors=ABANDONED | {"PlanStillOpen"},
         floor=100,
     ),
     Sketch(

@@ -13,9 +13,9 @@ from tests.model.programs import abandon, run
 from tests.model.world import make_world
 from tests.support.memory import MemoryTable
 from tests.support.plans import MemoryPipeline, make_pipeline_with_concurrent_run
-from tidemark.bronze.repair.errors import PlanLanded
+from tidemark.bronze.repair.errors import NothingToDo
 from tidemark.core.accounting import Landing
-from tidemark.core.errors import ControlTruncated, TableRestored, TidemarkError
+from tidemark.core.errors import LedgerBehindTable, TableBehindLedger, TidemarkError
 from tidemark.core.plan import Plan
 
 
@@ -30,7 +30,7 @@ def test_i1_a_plan_committed_just_before_its_fence_is_not_abandoned() -> None:
         pipeline.table.land(plan)
 
     pipeline.table.before_commit = land_first
-    with contextlib.suppress(PlanLanded):
+    with contextlib.suppress(NothingToDo):
         pipeline.abandon.abandon(1, "ops", "it hangs")
     pipeline.run("run-2")
     assert pipeline.landed_identities() == pipeline.visible_identities()
@@ -55,14 +55,14 @@ def test_i7_a_restore_during_an_execution_is_detected() -> None:
         pipeline.table.restore(0)
 
     pipeline.table.before_commit = restore_first
-    with pytest.raises(TableRestored):
+    with pytest.raises(TableBehindLedger, match="A RESTORE"):
         pipeline.ingest.execute(2)
-    with pytest.raises(TableRestored):
+    with pytest.raises(TableBehindLedger, match="A RESTORE"):
         pipeline.planner.plan("run-3")
 
 
 def test_a_truncated_control_table_can_be_rebuilt_after_the_topic_was_recreated() -> None:
-    """Every command raised ControlTruncated, and the rebuild raised TopicRecreated."""
+    """Every command raised LedgerBehindTable, and the rebuild raised TopicRecreated."""
     pipeline = MemoryPipeline(partitions=1)
     pipeline.produce(0, 2)
     pipeline.run("run-1")
@@ -86,7 +86,7 @@ def test_i7_events_lost_before_an_append_are_detected(writer: Program) -> None:
         actor.step(world)
     world.control.restore("events", 0)
     actor.step(world)
-    with pytest.raises(ControlTruncated):
+    with pytest.raises(LedgerBehindTable, match="has no rows for"):
         world.pipeline.planner.plan("run-3")
 
 
@@ -146,7 +146,7 @@ def test_i7_events_lost_during_a_repair_are_detected() -> None:
     table.action = lambda: pipeline.control.restore("events", 0)
     pipeline.repair.rebuild("ops", "restored")
     table.action = lambda: None
-    with pytest.raises(ControlTruncated):
+    with pytest.raises(LedgerBehindTable, match="has no rows for"):
         pipeline.run("run-3")
     pipeline.repair.rebuild("ops", "the control table was restored")
     pipeline.run("run-4")

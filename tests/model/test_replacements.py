@@ -14,9 +14,9 @@ import pytest
 
 from tests.support.memory import MemoryRow
 from tests.support.plans import MemoryPipeline, wanted
-from tidemark.bronze.ingest.errors import BackfillOpen, PlanFenced
+from tidemark.bronze.ingest.errors import PlanStillOpen
 from tidemark.bronze.repair.errors import NothingToDo
-from tidemark.core.errors import TidemarkError
+from tidemark.core.errors import PlanCannotLand, TidemarkError
 from tidemark.core.event_rows import Row
 from tidemark.core.origins import RunOrigin
 
@@ -103,7 +103,7 @@ class Operations:
         operation: Callable[[], None] = getattr(self, name)
         try:
             operation()
-        except BackfillOpen:
+        except PlanStillOpen:
             self.done.append("refused")
 
     def check(self) -> None:
@@ -127,7 +127,7 @@ class Operations:
         for record in self.pipeline.ledger.open_plans():
             try:
                 self.pipeline.ingest.execute(record.plan.sequence)
-            except PlanFenced:
+            except PlanCannotLand:
                 # The control table has lost the event that abandoned the plan.
                 self.abandon()
         self.pipeline.run("last")

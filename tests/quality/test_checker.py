@@ -41,10 +41,10 @@ from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.checker import BatchChecker
 from tidemark.quality.checks import BUILT_IN_CHECKS, is_measured
 from tidemark.quality.data_docs import DataDocs
-from tidemark.quality.errors import SuiteError
 from tidemark.quality.suite import BATCH_COLUMNS
 from tidemark.silver.typed.registry_answers import RegistryAnswers
 from tidemark.spec.decode import RegisteredSchema
+from tidemark.spec.errors import SpecError
 
 SHIPPED = PROJECT / "include" / "expectations"
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -610,7 +610,7 @@ def test_expressions_that_spark_refuses_are_suite_errors(check: Check) -> None:
     check.land(rows(range(2)))
     columns = {"one": "no_such_function(key)", "two": "no_such_column", "three": "1"}
     suite = check.suite([], columns=columns)
-    with pytest.raises(SuiteError) as caught:
+    with pytest.raises(SpecError, match="a quality suite") as caught:
         check(planned_range(0, 2), suite=suite)
     assert [problem.key for problem in caught.value.problems] == [
         "meta.tidemark.columns.one",
@@ -640,7 +640,7 @@ def test_expectations_that_fail_on_zero_rows_are_suite_errors(check: Check) -> N
             },
         ]
     )
-    with pytest.raises(SuiteError) as caught:
+    with pytest.raises(SpecError, match="a quality suite") as caught:
         check(planned_range(0, 2), suite=suite)
     found = {problem.key: problem.found for problem in caught.value.problems}
     assert list(found) == ["expectations[1]", "expectations[2]"]

@@ -23,9 +23,9 @@ from tests.support.file_lake import FileLake, put_back
 from tests.support.plans import make_plan
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
-from tidemark.bronze.ingest.errors import PlanCancelled, UnknownPlan
-from tidemark.bronze.repair.errors import PlanNotLanded
-from tidemark.core.errors import TableBehindLedger
+from tidemark.bronze.ingest.errors import PlanCancelled, PlanStillOpen
+from tidemark.bronze.repair.errors import NothingToDo
+from tidemark.core.errors import InvalidSelection, TableBehindLedger
 from tidemark.core.event_rows import decode, encode
 from tidemark.core.events import ControlEvent, Planned, PublicationDecided
 from tidemark.core.ledger import CheckedLedger, Ledger
@@ -36,7 +36,6 @@ from tidemark.delta.errors import ControlConflict
 from tidemark.delta.published_view import Engine, published_view
 from tidemark.delta.table_io import arrow_table
 from tidemark.quality.check_results import BatchRef, QualityReport, RecordedRange, Severity
-from tidemark.quality.errors import NotBlocked, PlanReplaced
 from tidemark.quality.service import Quality
 
 if TYPE_CHECKING:
@@ -305,13 +304,13 @@ def test_a_dry_run_of_a_decision_records_nothing(lake: FileLake) -> None:
 
 def test_deciding_about_published_unknown_open_or_undone_plans_is_an_error(lake: FileLake) -> None:
     """Each state has its own error."""
-    with pytest.raises(NotBlocked, match="already published"):
+    with pytest.raises(NothingToDo, match="already published"):
         lake.publication.release(1, "ann", "why")
-    with pytest.raises(UnknownPlan):
+    with pytest.raises(InvalidSelection):
         lake.publication.release(9, "ann", "why")
     lake.plan(1)
     for decide in (lake.publication.release, lake.publication.reject):
-        with pytest.raises(PlanNotLanded):
+        with pytest.raises(PlanStillOpen, match="has not landed"):
             decide(4, "ann", "why")
     lake.ingest.execute(4)
     lake.undo.undo(2, "ann", "it was wrong")
@@ -502,7 +501,7 @@ def test_a_partly_replaced_plan_stays_blocked_and_can_be_released(lake: FileLake
             assert (plans[2].landing.records, plans[2].is_published) == (2, False)
             assert lake.publication.release(2, "ann", "why", dry_run=True).landing.records == 2
     assert sorted(plans) == [1, 3, 4, 5]
-    with pytest.raises(PlanReplaced):
+    with pytest.raises(InvalidSelection, match="have replaced all rows"):
         lake.publication.release(2, "ann", "why")
 
 

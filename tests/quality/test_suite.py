@@ -12,8 +12,8 @@ import pytest
 
 from tests.conftest import PROJECT
 from tidemark.quality.check_results import Severity
-from tidemark.quality.errors import SuiteError
 from tidemark.quality.suite import load_suite
+from tidemark.spec.errors import SpecError
 
 SHIPPED = PROJECT / "include" / "expectations"
 
@@ -27,7 +27,7 @@ def write(folder: Path, content: Any, name: str = "mine") -> Path:
 
 def problems(file: Path) -> dict[str, str]:
     """Return the problems of a file, by key."""
-    with pytest.raises(SuiteError) as caught:
+    with pytest.raises(SpecError, match="a quality suite") as caught:
         load_suite(file)
     return {
         problem.key: f"{problem.expected} / {problem.found}" for problem in caught.value.problems

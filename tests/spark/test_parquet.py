@@ -27,7 +27,7 @@ from tidemark.core.errors import SetupError
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.delta.data_table import DeltaDataTable
-from tidemark.delta.errors import EngineFailed, LandingOvertaken, TableAltered, TransactionConflict
+from tidemark.delta.errors import EngineFailed, TableAltered, TableConflict, TransactionConflict
 from tidemark.delta.storage import folder_of
 from tidemark.spark import parquet
 
@@ -299,7 +299,7 @@ def test_a_landing_overtaken_by_a_changed_table_property_lands_when_repeated(tab
             DeltaTable(table).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
             super()._add_files(*arguments, **named)
 
-    with pytest.raises(LandingOvertaken, match="Protocol changed"):
+    with pytest.raises(TableConflict, match="Protocol changed"):
         ChangedTable(str(table)).append(plan, files, UNCOMPARED)
     assert rows(table) == []
     append(table, plan, files)

@@ -22,7 +22,7 @@ from tidemark.core.errors import SetupError
 from tidemark.delta.errors import StorageUnavailable
 from tidemark.spark.connect import ConnectSessions, TaskCounter, connect_sessions
 from tidemark.spark.engine import TOKEN_VARIABLE, Server
-from tidemark.spark.errors import EngineStopped, EngineUnavailable, EngineUnsuitable
+from tidemark.spark.errors import EngineStopped, EngineUnavailable
 from tidemark.spark.server import REDACTION, SparkServer
 from tidemark.spark.server_requirements import check_requirements
 from tidemark.spark.settings import AVRO_LIMITS, server_settings, submit_settings
@@ -101,7 +101,7 @@ def test_a_server_is_started_used_and_stopped(layout: Layout, tmp_path: Path) ->
             sessions.shared()
         state = home / "server.json"
         state.write_text(json.dumps({**json.loads(state.read_text()), "code": "older"}))
-        with pytest.raises(EngineUnsuitable, match="another version of tidemark started it"):
+        with pytest.raises(SetupError, match="another version of tidemark started it"):
             server.running()
     finally:
         server.stop()
@@ -149,7 +149,7 @@ def test_a_server_of_another_user_is_refused_by_name(
         "read_text",
         lambda path, *a, **k: (denied if path.name == "token" else read_text)(path, *a, **k),
     )
-    with pytest.raises(EngineUnsuitable, match="another user started it"):
+    with pytest.raises(SetupError, match="another user started it"):
         server.running()
 
 
@@ -168,7 +168,7 @@ def test_a_server_from_before_an_upgrade_is_refused(
         settings["spark.driver.extraJavaOptions"] = options.replace("limits", "bounds")
     else:
         monkeypatch.setattr("tidemark.spark.server.version", lambda name: f"newer {name}")
-    with pytest.raises(EngineUnsuitable, match="another version of tidemark started it"):
+    with pytest.raises(SetupError, match="another version of tidemark started it"):
         SparkServer(layout.spark, {}, settings).running()
 
 
@@ -228,10 +228,10 @@ def test_a_server_that_fails_a_check_is_stopped(layout: Layout, tmp_path: Path) 
     server = SparkServer(tmp_path, os.environ, {**submit_settings(layout, {}), **SMALL})
 
     def refuse(_: Server) -> None:
-        raise EngineUnsuitable(engine="it", mismatch="a test", needed="another", advice="none")
+        raise SetupError.of_engine(engine="it", mismatch="a test", needed="another", advice="none")
 
     try:
-        with pytest.raises(EngineUnsuitable, match="a test"):
+        with pytest.raises(SetupError, match="a test"):
             server.start(refuse)
         assert not server.status().running
     finally:
@@ -318,9 +318,9 @@ def test_the_refusal_of_a_server_names_the_mismatch(
     change, problem = REFUSED[item]
     changed = change(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(EngineUnsuitable) as refused:
+    with pytest.raises(SetupError, match="cannot be used") as refused:
         check(sessions, tmp_path, **changed)
-    assert refused.value.mismatch.startswith(problem)
+    assert f"cannot be used: {problem}" in refused.value.finding
     assert "tidemark spark start" in refused.value.rendered("fix")
     assert list(tmp_path.iterdir()) == []
 
@@ -359,9 +359,9 @@ def test_a_server_without_our_jars_is_refused(
             check(sessions, tmp_path)
 
     try:
-        with pytest.raises(EngineUnsuitable) as refused:
+        with pytest.raises(SetupError, match="cannot be used") as refused:
             server.start(refuse)
-        assert refused.value.mismatch == problem
+        assert refused.value.finding.endswith(f"cannot be used: {problem}.")
     finally:
         server.stop()
 
@@ -377,7 +377,7 @@ def test_a_setting_of_a_whole_application_is_refused_by_name(setting: str) -> No
     """A session would drop the setting silently."""
     server = Server(host="localhost")
     with (
-        pytest.raises(EngineUnsuitable, match=setting),
+        pytest.raises(SetupError, match=setting),
         connect_sessions(server, {setting: "1"}),
     ):
         pass
@@ -390,7 +390,7 @@ def test_a_setting_that_is_no_session_setting_is_refused_by_name(
     """The name of the setting alone does not show it."""
     with (
         connect_sessions(connect_server, {setting: "x"}) as sessions,
-        pytest.raises(EngineUnsuitable, match=setting),
+        pytest.raises(SetupError, match=setting),
     ):
         sessions.shared()
 

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from tidemark.core.accounting import Landing, RangeCount
 from tidemark.core.datafile import DataFile
+from tidemark.core.errors import LedgerBehindTable, PlanCannotLand
 from tidemark.core.event_rows import Row, backfill_requests, decode, encode, losses
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind, LossAccepted
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
@@ -37,13 +38,7 @@ from tidemark.core.table_state import (
 )
 from tidemark.core.throughput import RUNS, Run, Throughput
 from tidemark.core.watermarks import IsolationLevel, Position, TopicWatermarks, Watermarks
-from tidemark.delta.errors import (
-    ControlConflict,
-    ForeignCommit,
-    RemovalFenced,
-    RowsWouldBeLost,
-    TransactionConflict,
-)
+from tidemark.delta.errors import ControlConflict, RemovalFenced, TransactionConflict
 from tidemark.kafka.errors import GroupActive, OffsetsDeleted, TopicMissing
 
 
@@ -550,10 +545,10 @@ class MemoryTable:
         ]
         lost = sorted(row[1:3] for row in replaced if row[1:3] not in successors)
         if lost:
-            raise RowsWouldBeLost(
-                pipeline=plan.pipeline,
-                sequence=plan.sequence,
-                lost=tuple((partition, offset, offset + 1) for partition, offset in lost),
+            raise PlanCannotLand.by_lost_rows(
+                plan.pipeline,
+                plan.sequence,
+                tuple((partition, offset, offset + 1) for partition, offset in lost),
             )
         self.rows = [row for row in self.rows if row not in replaced]
 
@@ -595,7 +590,7 @@ class MemoryTable:
             if (app_id, sequence) != (plan.app_id, plan.sequence) or not fingerprint:
                 continue
             if fingerprint != plan.fingerprint:
-                raise ForeignCommit(
+                raise LedgerBehindTable.with_other_plan(
                     pipeline=plan.pipeline,
                     sequence=plan.sequence,
                     fingerprint=plan.fingerprint,

@@ -24,7 +24,7 @@ from tidemark.app.app import App
 from tidemark.app.pipelines import for_each
 from tidemark.app.statuses import record_status
 from tidemark.core.errors import TidemarkError, one_line
-from tidemark.kafka.errors import UnknownConnection
+from tidemark.kafka.errors import InvalidConnection
 from tidemark.spec.model import PipelineSpec
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def send_alarm(text: str) -> None:
     log.error("alarm message=%s", text)
     try:
         url = connection(ALARM_CONNECTION).password
-    except UnknownConnection:
+    except InvalidConnection:
         return
     import httpx2
 

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from tidemark.app.app import App
 from tidemark.app.connections import SPARK_CONNECTION
 from tidemark.core.errors import SetupError
-from tidemark.kafka.errors import UnknownConnection
+from tidemark.kafka.errors import InvalidConnection
 from tidemark.spark.engine import Engine, Server, Submit
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ _SETTINGS = {
 
 
 def connection(conn_id: str) -> Connection:
-    """Return a connection from the secrets backends of this Airflow, or raise UnknownConnection."""
+    """Return a connection from the secrets backends of this Airflow, or raise InvalidConnection."""
     try:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException:
-        raise UnknownConnection(connection=conn_id) from None
+        raise InvalidConnection.of_undefined(conn_id) from None
 
 
 def airflow_app() -> App:
@@ -49,7 +49,7 @@ def airflow_app() -> App:
 
 
 def check_connections(app: App, pipelines: Iterable[str]) -> None:
-    """Raise UnknownConnection if none of the Kafka connections of some tables is defined.
+    """Raise InvalidConnection if none of the Kafka connections of some tables is defined.
 
     An undefined connection beside a defined one refuses only the pipelines that need it.
     """
@@ -57,7 +57,7 @@ def check_connections(app: App, pipelines: Iterable[str]) -> None:
     specs = [spec for spec in app.valid_specs(pipelines) if spec.reads_kafka]
     needed = {spec.connection for spec in specs}
     if needed and not app.connections.variables(needed):
-        raise UnknownConnection(connection=max(needed))
+        raise InvalidConnection.of_undefined(max(needed))
 
 
 def checked_engine(
@@ -80,8 +80,8 @@ def spark_engine(app: App, conn_id: str) -> Engine:
     A connection to the server of this home needs no token.
 
     Raises:
-        EngineUnsuitable: Another version of this package started the server of this home.
-        UnknownConnection: No backend defines it. Airflow's own hook would submit to YARN instead.
+        SetupError: Another version of this package started the server of this home.
+        InvalidConnection: No backend defines it. Airflow's own hook would submit to YARN instead.
         SetupError: The address is invalid, or the connection's program is not spark-submit.
     """
     conn = connection(conn_id)
@@ -96,7 +96,7 @@ def spark_engine(app: App, conn_id: str) -> Engine:
     binary = extra.get("spark-binary", "spark-submit")
     if not _BINARY.fullmatch(binary):
         raise SetupError(
-            subject=f"Connection {conn_id!r} names a program other than spark-submit.",
+            finding=f"Connection {conn_id!r} names a program other than spark-submit.",
             needed="spark-binary such as spark-submit or spark3-submit",
             seen=repr(binary),
             advice="Correct spark-binary in the connection's extra field.",

@@ -24,12 +24,11 @@ from tidemark.app.pipelines import Outcomes, for_each, plan_each
 from tidemark.app.steps import plan, remaining_work
 from tidemark.bronze.ingest.errors import PlanCancelled
 from tidemark.bronze.ingest.planner import PlanOutcome
-from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.core.errors import ExitCode, InvalidSelection, TidemarkError
 from tidemark.core.logs import LogFields
 from tidemark.core.origins import ChunkOrigin, RunOrigin
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plan import PlanKind, PlanRef
-from tidemark.quality.errors import PlanReplaced
 from tidemark.spec.ref import PipelineKind, PipelineRef
 
 if TYPE_CHECKING:
@@ -447,7 +446,7 @@ def plan_event(app: App, record: PlanRecord) -> dict[str, Any] | None:
         plan whose rows were undone or replaced has nothing to publish.
 
     Raises:
-        PlanNotLanded
+        PlanStillOpen
     """
     from tidemark.core.publication import NOT_CHECKED
 
@@ -455,7 +454,7 @@ def plan_event(app: App, record: PlanRecord) -> dict[str, Any] | None:
     name, sequence = plan.pipeline, plan.sequence
     try:
         publication = app.pipeline(name).publication.of_record(record)
-    except (PlanCancelled, PlanReplaced) as gone:
+    except (PlanCancelled, InvalidSelection) as gone:
         log.warning(
             "not published pipeline=%s plan=%d error=%s message=%s",
             *(name, sequence, type(gone).__name__, gone),

@@ -27,7 +27,7 @@ from tidemark.app.engines import Engines
 from tidemark.core.errors import InvalidReference, SetupError, TidemarkError
 from tidemark.spark.engine import Server
 from tidemark.spark.sessions import ApplicationSessions, Sessions
-from tidemark.spec.errors import IsTyped, UnknownPipeline
+from tidemark.spec.errors import UnknownPipeline
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import PipelineKind, PipelineRef
@@ -82,7 +82,7 @@ class App:
         lakehouse = self.environ.get("TIDEMARK_LAKEHOUSE")
         if lakehouse and has_credentials(lakehouse):
             raise SetupError(
-                subject="TIDEMARK_LAKEHOUSE contains credentials or a query.",
+                finding="TIDEMARK_LAKEHOUSE contains credentials or a query.",
                 needed=WITHOUT_CREDENTIALS,
                 seen=CREDENTIALS,
                 advice="Remove them from the variable, and give credentials by the machine's role "
@@ -103,15 +103,14 @@ class App:
 
         Raises:
             UnknownPipeline, SpecError: There is no valid spec of this name.
-            IsTyped: The reference names another table of a pipeline, such as `prices@typed`.
-            NotDecoded, NotUpserted: The spec defines no such table.
-            InvalidReference: No table can have this name.
+            InvalidReference: The reference names another table of a pipeline, such as
+                `prices@typed`; the spec defines no such table; or no table can have this name.
         """
         from tidemark.app.pipeline import Pipeline
 
         spec = self.spec(ref)
         if not spec.reads_kafka:
-            raise IsTyped(pipeline=spec.name, origin=spec.origin)
+            raise InvalidReference.of_typed(spec.name, spec.origin)
         return Pipeline(
             Adapters(
                 spec=spec,
@@ -144,7 +143,7 @@ class App:
         """Return the spec of a pipeline, or of one of its other tables.
 
         Raises:
-            UnknownPipeline, SpecError, NotDecoded, NotUpserted, InvalidReference: As `pipeline`.
+            UnknownPipeline, SpecError, InvalidReference: As `pipeline`.
         """
         ref = PipelineRef.parse(ref) if isinstance(ref, str) else ref
         if ref.name not in self.specs:
@@ -163,7 +162,7 @@ class App:
                 return live.upsert_spec()
             case PipelineKind.QUARANTINE:
                 rule = "a table with its own plans; NAME@quarantine belongs to NAME@typed"
-                raise InvalidReference(rule=rule, seen=repr(str(ref)))
+                raise InvalidReference.of_name(rule=rule, seen=repr(str(ref)))
 
     @property
     def specs_path(self) -> Path:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidemark.core.errors import SetupError, TidemarkError
-from tidemark.kafka.errors import EmbeddedBrokerStopped, InvalidConnection, UnknownConnection
+from tidemark.kafka.errors import EmbeddedBrokerStopped, InvalidConnection
 from tidemark.spark.engine import Server
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Connections:
 
     Attributes:
         find: Returns the definition of a connection as JSON. For an undefined one it returns None,
-            or raises UnknownConnection, also for the embedded broker.
+            or raises InvalidConnection, also for the embedded broker.
         local_bootstrap: Returns the address of the embedded broker; None while it does not run.
     """
 
@@ -43,17 +43,17 @@ class Connections:
         """Return the definition of a connection.
 
         Raises:
-            UnknownConnection: The connection is undefined.
+            InvalidConnection: The connection is undefined.
             EmbeddedBrokerStopped: The embedded broker, the default, does not run.
         """
         text = self.find(connection)
         if text is not None:
             return text
         if connection != LOCAL_CONNECTION:
-            raise UnknownConnection(connection=connection)
+            raise InvalidConnection.of_undefined(connection)
         bootstrap = self.local_bootstrap()
         if bootstrap is None:
-            raise EmbeddedBrokerStopped(connection=connection)
+            raise EmbeddedBrokerStopped.of_default(connection)
         return kafka_connection(bootstrap)
 
     def kafka_config(self, connection: str) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Connections:
         addresses = self.addresses(LOCAL_CONNECTION)
         if addresses != own:
             raise SetupError(
-                subject=f"Connection {LOCAL_CONNECTION} is not the embedded broker of this home.",
+                finding=f"Connection {LOCAL_CONNECTION} is not the embedded broker of this home.",
                 needed=f"{bootstrap}, the broker of this home"
                 if bootstrap
                 else "the embedded broker of this home, which is not running",
@@ -96,7 +96,7 @@ class Connections:
         """Return the bootstrap servers of a Kafka connection in its order, as `host:port`.
 
         Raises:
-            UnknownConnection, InvalidConnection: As `kafka_config`.
+            InvalidConnection: As `kafka_config`.
         """
         entries = str(self.kafka_config(connection)["bootstrap.servers"]).split(",")
         hosts = (entry.strip().rpartition("://")[2].lower() for entry in entries)
@@ -117,7 +117,7 @@ class Connections:
                 raise TypeError("extra is not a mapping")
         except (ValueError, KeyError, TypeError):
             # The original error would quote the value, which may contain a password.
-            raise InvalidConnection(
+            raise InvalidConnection.of_definition(
                 connection=connection,
                 rule=f'JSON such as {{"conn_type": "generic", "extra": {{"{key}": "…"}}}}',
                 seen="a definition in another form",
@@ -138,7 +138,7 @@ class Connections:
                 self.extra(connection, key)
             except EmbeddedBrokerStopped:
                 continue
-            except (UnknownConnection, InvalidConnection) as problem:
+            except InvalidConnection as problem:
                 found.append(problem)
         return found
 
@@ -156,7 +156,7 @@ class Connections:
         """Return the environment variables of those connections that are defined."""
         found = {}
         for connection in sorted(set(connections)):
-            with suppress(UnknownConnection):
+            with suppress(InvalidConnection):
                 found[connection_variable(connection)] = self.definition(connection)
         return found
 

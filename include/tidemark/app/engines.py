@@ -43,7 +43,7 @@ class Engines:
     def with_own_token(self, server: Server) -> Server:
         """Return the server of this home with the token of its file, or another server unchanged.
 
-        Raises EngineUnsuitable if another version of this package started the server of this home.
+        Raises SetupError if another version of this package started the server of this home.
         """
         if server.token or not self._is_own(server):
             return server
@@ -70,8 +70,8 @@ class Engines:
     def check(self, server: Server, specs: Sequence[PipelineSpec]) -> None:
         """Raise an error if some pipelines cannot use a Spark Connect server.
 
-        The error is EngineUnavailable if the server does not answer, else EngineUnsuitable or
-        SetupError. `tidemark spark start` has already checked the server of this home.
+        The error is EngineUnavailable if the server does not answer, else SetupError.
+        `tidemark spark start` has already checked the server of this home.
         """
         from tidemark.spark.connect import connect_sessions
 

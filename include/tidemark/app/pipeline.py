@@ -95,7 +95,7 @@ class Pipeline:
         """The typed table with its quarantine.
 
         Raises:
-            NotDecoded: The spec defines no typed table.
+            InvalidReference: The spec defines no typed table.
         """
         return TypedPart(self.spec.typed_spec(), self.adapters)
 
@@ -104,7 +104,7 @@ class Pipeline:
         """The upsert table.
 
         Raises:
-            NotDecoded, NotUpserted: The spec defines no upsert table.
+            InvalidReference: The spec defines no upsert table.
         """
         self.spec.upsert()
         return UpsertPart(self.typed)
@@ -152,7 +152,7 @@ class Pipeline:
         """Return the maintenance of a table of the pipeline. Needs no JVM.
 
         Raises:
-            NotDecoded, NotUpserted: The spec defines no such table.
+            InvalidReference: The spec defines no such table.
         """
         from tidemark.delta.maintained_table import DeltaMaintainedTable
 

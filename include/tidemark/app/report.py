@@ -59,7 +59,7 @@ class ReportPart:
         """Reads pages of records of Kafka and of the tables, side by side.
 
         Raises:
-            SuiteError: The suite is invalid, so its masked columns are unknown.
+            SpecError: The suite is invalid, so its masked columns are unknown.
         """
         from tidemark.ops.report.decoded_rows import DecodedTables
         from tidemark.ops.report.records import RecordReader

@@ -97,7 +97,7 @@ def backfill(
     named = offsets or start or end or retained or plan_number or partition or chunk
     if resume is not None:
         if named or readable_only or replaces or reason or yes:
-            raise InvalidSelection(
+            raise InvalidSelection.of_backfill(
                 rule="--resume without other selections: the requested offsets are recorded",
                 seen="--resume and other options",
             )

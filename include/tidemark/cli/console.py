@@ -86,7 +86,7 @@ def _listen(port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise SetupError(
-            subject=f"The console cannot listen on port {port}.",
+            finding=f"The console cannot listen on port {port}.",
             needed="a free port that this user may open",
             seen=str(error),
             advice="Choose another one: `tidemark console --port 0` takes any free port.",

@@ -88,7 +88,7 @@ def coverage(
 
     If the data table differs from the control table, for example after a RESTORE, the command
     shows the states of the control table. It then ends with the exit code of the error, such as
-    TableRestored.
+    TableBehindLedger.
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     if start is not None and end is not None and start >= end:
         raise typer.BadParameter("--start must be before --end")

@@ -84,7 +84,7 @@ def _empty(app: App) -> None:
     if folder.exists() and any(folder.iterdir()):
         if not marker.exists():
             raise SetupError(
-                subject=f"The folder {folder} is not the demo's.",
+                finding=f"The folder {folder} is not the demo's.",
                 needed="a folder that does not exist, is empty, or was created by the demo",
                 seen=f"files without {_MARKER}",
                 advice="Choose another folder with --home.",

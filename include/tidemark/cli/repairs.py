@@ -161,9 +161,9 @@ def accept_recreation(
 ) -> None:
     """Continue with a recreated topic, from its first offset.
 
-    For TopicRecreated, and for ClusterChanged if you moved the pipeline. Landed records of the old
-    topic stay in the data table with its topic_id; its unread records are lost. Your name, the time
-    and the reason are recorded. The decision is final.
+    For TopicRecreated, also after you moved the pipeline to another cluster. Landed records of the
+    old topic stay in the data table with its topic_id; its unread records are lost. Your name, the
+    time and the reason are recorded. The decision is final.
     """
     accepted = _decisions(pipeline).accept_recreation(requester(), reason, dry_run=dry_run)
     _print_decision(
@@ -181,7 +181,7 @@ def rewind(
 ) -> None:
     """Follow a RESTORE of the data table: offsets whose rows it removed are unread again.
 
-    For TableRestored, and for a data table that was removed. Opens a new epoch: drivers that
+    For TableBehindLedger, also of a data table that was removed. Opens a new epoch: drivers that
     execute older plans can no longer land them. Offsets that Kafka has deleted since then raise
     LostRange.
     """
@@ -198,12 +198,12 @@ def rebuild(
 ) -> None:
     """Record the plans that are in the data table and that the control table has lost.
 
-    For LedgerBehindTable and ControlTruncated: the control table was removed, truncated, or
-    restored from a backup. Reads the data table's commits, and its rows where log retention has
-    removed the commits. Opens a new epoch: plans that only the lost table contained can never land.
-    Only the control table records accepted losses: accept them again when LostRange names them.
-    It also had the decisions about publication: the plans that this command records are unchecked.
-    Reject or release plans again before the next run checks them.
+    For LedgerBehindTable: the control table was removed, truncated, or restored from a backup.
+    Reads the data table's commits, and its rows where log retention has removed the commits. Opens
+    a new epoch: plans that only the lost table contained can never land. Only the control table
+    records accepted losses: accept them again when LostRange names them. It also had the decisions
+    about publication: the plans that this command records are unchecked. Reject or release plans
+    again before the next run checks them.
     """
     found = _table(pipeline).repair.rebuild(requester(), reason, dry_run=dry_run)
     _print_differences("rebuilt", dry_run, found, as_json)
@@ -234,9 +234,9 @@ def deduplicate(pipeline: PipelineTable, dry_run: DryRunOrApply, as_json: AsJson
 def repair(dry_run: DryRunOrApply, as_json: AsJson = False) -> None:
     """Repair the files of the control table, for all pipelines.
 
-    Fixes ControlFileMissing: removes the lost files from the log. The events in them are lost;
-    `tidemark status` then names the pipelines that need `tidemark control rebuild`. Fixes
-    DuplicateEvents: writes each event once; nothing is lost.
+    Fixes ControlTableDamaged: writes each duplicate event once, and removes lost files from the
+    log. The events in lost files are lost; `tidemark status` then names the pipelines that need
+    `tidemark control rebuild`.
     """
     damage = App.from_environment().control_repair().repair(dry_run=dry_run)
     if as_json:

@@ -18,7 +18,7 @@ from tidemark.core.errors import InvalidSelection, TidemarkError
 from tidemark.core.events import BackfillRequested
 from tidemark.core.origins import DagRunRequester
 from tidemark.core.parallel import result_or_error
-from tidemark.ops.report.errors import PreviewTooLarge
+from tidemark.ops.report.errors import PageTooLarge
 
 NEWEST = 5
 """Recorded backfills whose chunks a page shows."""
@@ -177,9 +177,7 @@ def _check_size(pipeline: Pipeline, form: BackfillForm) -> None:
     ledger = pipeline.control.summary(pipeline.name)
     ranges = ledger.last_sequence * len(ledger.starts)
     if ranges > MOST_RANGES:
-        raise PreviewTooLarge(
-            pipeline=pipeline.name, options=form.options(), ranges=ranges, limit=MOST_RANGES
-        )
+        raise PageTooLarge.of_preview(pipeline.name, form.options(), ranges, MOST_RANGES)
 
 
 def progress(context: PageContext, name: str) -> Page:
@@ -198,7 +196,9 @@ def recorded_backfill(pipeline: Pipeline, request: BackfillRequested) -> Recorde
 
 def _chunk(form: BackfillForm) -> int | None:
     if (chunk := _number(form.chunk, "chunk")) == 0:
-        raise InvalidSelection(rule="a chunk of at least one offset", seen=repr(form.chunk))
+        raise InvalidSelection.of_backfill(
+            rule="a chunk of at least one offset", seen=repr(form.chunk)
+        )
     return chunk
 
 
@@ -208,5 +208,5 @@ def _number(text: str, field: str) -> int | None:
 
 def _required_number(text: str, field: str) -> int:
     if not re.fullmatch(r"\s*[0-9]{1,18}\s*", text):
-        raise InvalidSelection(rule=f"{field} as numbers", seen=repr(text))
+        raise InvalidSelection.of_backfill(rule=f"{field} as numbers", seen=repr(text))
     return int(text)

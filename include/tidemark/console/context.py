@@ -82,8 +82,8 @@ class PageContext:
         """Return a visible pipeline.
 
         Raises:
-            UnknownPipeline, SpecError, InvalidReference, NotDecoded, NotUpserted: As `table_spec`.
-            IsTyped: This is another table of a pipeline, such as `prices@typed`.
+            UnknownPipeline, SpecError, InvalidReference: As `table_spec`.
+            InvalidReference: This is another table of a pipeline, such as `prices@typed`.
         """
         return self.app.pipeline(self.table_spec(name).ref)
 
@@ -96,7 +96,7 @@ class PageContext:
         Raises:
             UnknownPipeline: No pipeline has this name, or the viewer may not see it.
             SpecError: Its spec is invalid, and the viewer may see invalid specs.
-            InvalidReference, NotDecoded, NotUpserted: The pipeline has no such table.
+            InvalidReference: The pipeline has no such table.
         """
         ref = PipelineRef.parse(name)
         spec = self.app.specs.get(ref.name)

@@ -21,7 +21,7 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.plan_history import PlanEntry
 from tidemark.delta.status_history import LagSample, read_lags
 from tidemark.delta.status_table import read_status
-from tidemark.kafka.errors import EmbeddedBrokerStopped, KafkaUnavailable, KafkaUnreachable
+from tidemark.kafka.errors import EmbeddedBrokerStopped, KafkaUnavailable
 from tidemark.ops.report.cluster import ClusterView, TopicView
 from tidemark.ops.report.coverage import KnownWatermarks
 from tidemark.ops.report.status import PipelineStatus
@@ -245,9 +245,13 @@ class Home:
         if status.kafka_error is None:
             self._unreachable.pop(connection, None)
         # A failed short wait does not count: slow brokers would stay unreachable forever.
-        elif isinstance(status.kafka_error, KafkaUnreachable) and not is_short:
+        elif _is_unreachable(status.kafka_error) and not is_short:
             self._unreachable[connection] = self._clock()
         return status
+
+
+def _is_unreachable(error: Exception) -> bool:
+    return isinstance(error, KafkaUnavailable) and bool(error.addresses)
 
 
 def _source(app: App, connection: str) -> Hashable:

@@ -11,7 +11,6 @@ from starlette.exceptions import HTTPException
 
 from tidemark.app.adapters import utc_now
 from tidemark.app.pipeline import Pipeline
-from tidemark.bronze.ingest.errors import UnknownPlan
 from tidemark.console.charts import (
     ZOOMS,
     ZoomLink,
@@ -27,7 +26,7 @@ from tidemark.console.plan_details import plan_details, publication_statuses
 from tidemark.console.quality import attempts, report_days
 from tidemark.console.recorded_lags import OVERVIEW, Period, highest_lags, state_start
 from tidemark.console.runs import run_of
-from tidemark.core.errors import TidemarkError
+from tidemark.core.errors import InvalidSelection, TidemarkError
 from tidemark.core.offsets import Span, SpanSet, size_of
 from tidemark.core.parallel import result_or_error
 from tidemark.core.plan_history import PlanEntry
@@ -297,7 +296,7 @@ def plan(context: PageContext, name: str, sequence: int) -> Page:
     entries = pipeline.control.plan_history(name, sequence, sequence + 1)
     if not entries:
         newest = pipeline.control.summary(name).last_sequence
-        raise UnknownPlan(pipeline=name, sequence=sequence, latest=newest or None)
+        raise InvalidSelection.of_plan(pipeline=name, sequence=sequence, latest=newest or None)
     details = plan_details(context, pipeline, entries[0])
     return context.page(
         "plan.html",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from enum import IntEnum
 from string import Formatter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from tidemark.core.texts import comma_list, counted, format_duration, listed
 
@@ -184,29 +184,42 @@ class TerminalError(TidemarkError):
     exit_code = ExitCode.REFUSED
 
 
-@dataclass(kw_only=True, eq=False)
 class HistoriesDiverge(TidemarkError):
     """Base class: the data table and the control table have different histories.
 
     An operator decides which table is right, and repairs the other one.
     """
 
-    pipeline: str
-
 
 @dataclass(kw_only=True, eq=False)
-class SetupError(TerminalError):
+class CaseTexts:
+    """Texts of an error with several cases, after all of which the operator acts in the same way.
+
+    Attributes:
+        finding: What is wrong, in one or more sentences.
+        advice: The command or edit for this case, in one or more sentences.
+        needed: Expected value, if it adds information.
+        seen: Actual value, if it adds information.
+    """
+
+    finding: str
+    advice: str
+    needed: str = ""
+    seen: str = ""
+
+    problem: ClassVar[str] = "{finding}"
+    expected: ClassVar[str] = "{needed}"
+    actual: ClassVar[str] = "{seen}"
+    fix: ClassVar[str] = "{advice}"
+
+
+class SetupError(CaseTexts, TerminalError):
     """This machine lacks a requirement, or something on it conflicts with Tidemark."""
 
-    subject: str
-    needed: str
-    seen: str
-    advice: str
-
-    problem = "{subject}"
-    expected = "{needed}"
-    actual = "{seen}"
-    fix = "{advice}"
+    @classmethod
+    def of_engine(cls, *, engine: str, mismatch: str, needed: str, advice: str) -> Self:
+        """A Spark Connect server would land different data than spark-submit, or none."""
+        return cls(finding=f"{engine} cannot be used: {mismatch}.", needed=needed, advice=advice)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -225,34 +238,6 @@ class Unforeseen(TidemarkError):
     problem = "An unexpected error occurred."
     actual = "{kind}"
     fix = "Run the command again, which is safe. The log has the message."
-
-
-@dataclass(kw_only=True, eq=False)
-class InvalidRange(TerminalError):
-    """A requested offset range is outside the readable log."""
-
-    pipeline: str
-    topic: str
-    partition: int
-    start: int
-    end: int
-    rule: str
-
-    problem = "Invalid range [{start}, {end}) of partition {partition} of topic {topic!r}: {rule}."
-    fix = "Request offsets of the log. `tidemark status {pipeline} --wide` shows the watermarks."
-
-
-@dataclass(kw_only=True, eq=False)
-class InvalidRequester(TerminalError):
-    """The name of a run could be mistaken for a plan of another origin."""
-
-    requester: str
-
-    problem = (
-        "The requester {requester!r} has the form of the name of a backfill's chunk "
-        "(`NAME#NUMBER`) or of a decoder (`decode:PIPELINE:NUMBERS`)."
-    )
-    fix = "Name the run in another way, such as `notebook:2026-01-31`."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -276,90 +261,300 @@ class OverfullRange(TerminalError):
 
 @dataclass(kw_only=True, eq=False)
 class TableBehindLedger(HistoriesDiverge, TerminalError):
-    """The data table's log lacks a plan that the control table records as landed."""
-
-    sequence: int
-    newest: int
-
-    problem = "The data table of {pipeline!r} lacks plans that the control table records as landed."
-    expected = "a table whose log contains plan {sequence}"
-    actual = "{newest_plan}"
-    fix = (
-        "If the spec's target was changed, change it back. If the table is permanently gone, run "
-        "`tidemark rewind {pipeline} --dry-run --reason TEXT`, which shows the offsets to read "
-        "again."
-    )
-
-    @property
-    def newest_plan(self) -> str:
-        """The newest plan in the table's log."""
-        return f"newest plan {self.newest}" if self.newest else "no table, or an empty one"
-
-
-@dataclass(kw_only=True, eq=False)
-class UndoLost(HistoriesDiverge, TerminalError):
-    """A data table or its quarantine is a copy from before an undo that the control table records.
+    """A table of a pipeline lacks what the control table records: a landed plan or an undo.
 
     Attributes:
         pipeline: Pipeline name.
-        sequence: The undone plan.
-        version: The version of the data table that the undo created.
-        newest: The newest version of the data table.
+        finding: What the table lacks, in one sentence.
+        repair: What to do if a newer table exists, and the condition of a rewind.
+        preview: What the dry run of a rewind shows.
+        needed: Expected state of the table, if it adds information.
+        seen: Its actual state.
     """
 
-    sequence: int
-    version: int
-    newest: int
+    pipeline: str
+    finding: str
+    repair: str
+    preview: str = "the offsets to read again"
+    needed: str = ""
+    seen: str = ""
 
-    problem = (
-        "A table of {pipeline!r} lacks the undo of plan {sequence}, so the rows of the plan may be "
-        "in it again."
-    )
-    expected = "the removal of these rows, which created version {version} of the data table"
-    actual = "a table without the removal; the data table has version {newest}"
+    problem = "{finding}"
+    expected = "{needed}"
+    actual = "{seen}"
     fix = (
-        "If a table was restored from a backup, run "
-        "`tidemark rewind {pipeline} --dry-run --reason TEXT`, which shows the differences."
+        "{repair} run `tidemark rewind {pipeline} --dry-run --reason TEXT`, which shows {preview}."
     )
+
+    @classmethod
+    def without_plan(cls, *, pipeline: str, sequence: int, newest: int) -> Self:
+        """The log of the table lacks a landed plan."""
+        return cls(
+            pipeline=pipeline,
+            finding=(
+                f"The data table of {pipeline!r} lacks plans that the control table records as "
+                "landed."
+            ),
+            needed=f"a table whose log contains plan {sequence}",
+            seen=f"newest plan {newest}" if newest else "no table, or an empty one",
+            repair=(
+                "If the spec's target was changed, change it back. If the table is permanently "
+                "gone,"
+            ),
+        )
+
+    @classmethod
+    def after_restore(cls, *, pipeline: str, sequence: int, version: int) -> Self:
+        """A RESTORE removed a landed plan."""
+        return cls(
+            pipeline=pipeline,
+            finding=(
+                f"A RESTORE of the data table of {pipeline!r} to version {version} removed plan "
+                f"{sequence}, which the control table records as landed."
+            ),
+            repair=(
+                "If the RESTORE was a mistake, restore the table to the version before the "
+                "RESTORE. Otherwise"
+            ),
+        )
+
+    @classmethod
+    def without_undo(cls, *, pipeline: str, sequence: int, version: int, newest: int) -> Self:
+        """A data table or its quarantine is a copy from before an undo.
+
+        Args:
+            pipeline: Pipeline name.
+            sequence: The undone plan.
+            version: The version of the data table that the undo created.
+            newest: The newest version of the data table.
+        """
+        return cls(
+            pipeline=pipeline,
+            finding=(
+                f"A table of {pipeline!r} lacks the undo of plan {sequence}, so the rows of the "
+                "plan may be in it again."
+            ),
+            needed=(
+                f"the removal of these rows, which created version {version} of the data table"
+            ),
+            seen=f"a table without the removal; the data table has version {newest}",
+            repair="If a table was restored from a backup,",
+            preview="the differences",
+        )
+
+
+class LedgerBehindTable(CaseTexts, HistoriesDiverge, TerminalError):
+    """The control table lacks what the data table or its own log contains, or is another one."""
+
+    @classmethod
+    def without_plan(cls, *, pipeline: str, sequence: int, newest: int) -> Self:
+        """The log of a data table or of its quarantine has a plan that the control table lacks."""
+        return cls(
+            finding=f"The control table lacks a plan that is in a table of {pipeline!r}.",
+            needed=f"a control table with plan {sequence}",
+            seen=f"newest plan {newest}" if newest else "no plan of this chain",
+            advice=(
+                "The control table was removed, restored or replaced by another one. Restore the "
+                f"right control table, or run `tidemark control rebuild {pipeline} --dry-run`."
+            ),
+        )
+
+    @classmethod
+    def without_rows(cls, *, pipeline: str, event_number: int, missing: int) -> Self:
+        """The log of the control table has commits of events that its rows lack."""
+        return cls(
+            finding=(
+                f"The control table has no rows for {counted(missing, 'event')} of pipeline "
+                f"{pipeline!r}: its log records {event_number}."
+            ),
+            advice=(
+                "Restore the control table to its newest version, or rebuild the pipeline's "
+                f"events from its data table: `tidemark control rebuild {pipeline} --dry-run`."
+            ),
+        )
+
+    @classmethod
+    def with_other_plan(
+        cls, *, pipeline: str, sequence: int, fingerprint: str, other_fingerprint: str
+    ) -> Self:
+        """The data table has a commit with a plan's number and another plan's fingerprint."""
+        return cls(
+            finding=f"The data table of {pipeline!r} contains another plan with number {sequence}.",
+            needed=f"fingerprint {fingerprint}",
+            seen=f"fingerprint {other_fingerprint}",
+            advice=(
+                "Restore both tables together, or give the pipeline a new name and target. If the "
+                f"control table is the wrong one, `tidemark control rebuild {pipeline} --dry-run` "
+                "shows the events that the data table implies."
+            ),
+        )
+
+
+class ControlTableDamaged(CaseTexts, TerminalError):
+    """The control table has an event twice, or a file of it is missing or damaged."""
+
+    @classmethod
+    def by_duplicates(cls, *, pipeline: str, events: tuple[int, ...]) -> Self:
+        """Rows of an event occur more than once, after a wrong compaction."""
+        return cls(
+            finding=(
+                f"The control table contains {counted(len(events), 'event')} of pipeline "
+                f"{pipeline!r} more than once, from event {events[0]} to {events[-1]}."
+            ),
+            advice="`tidemark control repair --apply` writes each event once; no row is lost.",
+        )
+
+    @classmethod
+    def by_missing_files(cls, *, table: str, files: tuple[str, ...]) -> Self:
+        """Files that the log of the control table refers to are not in the storage."""
+        more = f" and {len(files) - 3:,} more" if len(files) > 3 else ""
+        return cls(
+            finding=(
+                f"The control table {table} lacks {counted(len(files), 'file')}: "
+                f"{comma_list(files[:3])}{more}."
+            ),
+            advice=(
+                "Restore the files from a backup or the storage's object versions. Otherwise "
+                "remove them from the log with `tidemark control repair --apply`, and rebuild "
+                "each pipeline that `tidemark status` then names."
+            ),
+        )
+
+    @classmethod
+    def by_unreadable_file(cls, *, table: str, file: str, reason: str) -> Self:
+        """A file of the control table exists and cannot be read."""
+        return cls(
+            finding=f"File {file!r} of the control table {table} is damaged: {reason}.",
+            advice=(
+                "Restore the file from a backup or the storage's object versions. Otherwise move "
+                "it away, run `tidemark control repair --apply`, and rebuild each pipeline that "
+                "`tidemark status` then names."
+            ),
+        )
 
 
 @dataclass(kw_only=True, eq=False)
-class LedgerBehindTable(HistoriesDiverge, TerminalError):
-    """The log of a data table or of its quarantine has a plan that the control table lacks."""
+class PlanCannotLand(TerminalError):
+    """The plan is open and can never land: an operator has to abandon it.
 
+    Attributes:
+        pipeline: Pipeline name.
+        sequence: Plan number.
+        cause: Why the plan cannot land, as a main clause.
+        preparation: What to do before the plan is abandoned, as sentences; may be empty.
+        continuation: What happens to its offsets afterwards, or what to do, as a main clause.
+    """
+
+    pipeline: str
     sequence: int
-    newest: int
+    cause: str
+    preparation: str = ""
+    continuation: str
 
-    problem = "The control table lacks a plan that is in a table of {pipeline!r}."
-    expected = "a control table with plan {sequence}"
-    actual = "{newest_plan}"
+    problem = "Plan {sequence} of pipeline {pipeline!r} cannot land: {cause}."
     fix = (
-        "The control table was removed, restored or replaced by another one. Restore the right "
-        "control table, or run `tidemark control rebuild {pipeline} --dry-run`."
+        "{first_steps}Run `tidemark abandon {pipeline} --plan {sequence} --reason TEXT`; "
+        "{continuation}."
     )
 
     @property
-    def newest_plan(self) -> str:
-        """The newest plan of the chain in the control table."""
-        return f"newest plan {self.newest}" if self.newest else "no plan of this chain"
+    def first_steps(self) -> str:
+        """The preparation, as the beginning of a text."""
+        return f"{self.preparation} " if self.preparation else ""
+
+    @classmethod
+    def by_fence(cls, pipeline: str, sequence: int) -> Self:
+        """An interrupted command fenced the plan, which is not recorded as abandoned."""
+        return cls(
+            pipeline=pipeline,
+            sequence=sequence,
+            cause=(
+                "an interrupted command fenced its transaction without recording that the plan is "
+                "abandoned"
+            ),
+            continuation="a later plan contains its offsets",
+        )
+
+    @classmethod
+    def by_lost_rows(
+        cls, pipeline: str, sequence: int, lost: tuple[tuple[int, int, int], ...]
+    ) -> Self:
+        """The plan would replace rows whose records Kafka no longer shows.
+
+        Args:
+            pipeline: Pipeline name.
+            sequence: Plan number.
+            lost: Partition, start and end of each range of rows without a record.
+        """
+        rows = counted(sum(end - start for _, start, end in lost), "row")
+        ranges = comma_list(f"{partition}:{start}-{end}" for partition, start, end in lost)
+        return cls(
+            pipeline=pipeline,
+            sequence=sequence,
+            cause=(
+                f"it would delete {rows} whose records Kafka no longer shows, at {ranges}. "
+                "Nothing was changed"
+            ),
+            continuation=(
+                "then request a backfill of the other offsets (--resume would fail again)"
+            ),
+        )
+
+    @classmethod
+    def by_other_quarantine(cls, pipeline: str, sequence: int, quarantined: int, now: int) -> Self:
+        """Two drivers quarantined different records; the typed table has no rows of the plan."""
+        return cls(
+            pipeline=pipeline,
+            sequence=sequence,
+            cause=(
+                f"two executions of it quarantined different records, {quarantined:,} and {now:,}"
+            ),
+            preparation=(
+                "Correct row rules that depend on the time, and run one version of Tidemark."
+            ),
+            continuation="then decode again",
+        )
 
 
-@dataclass(kw_only=True, eq=False)
-class TableRestored(HistoriesDiverge, TerminalError):
-    """A RESTORE removed landed plans from the data table."""
+class OnlyCopy(CaseTexts, TerminalError):
+    """The rows to remove may be the only copy of their records."""
 
-    sequence: int
-    version: int
+    @classmethod
+    def of_records(cls, pipeline: str, sequence: int, offsets: int) -> Self:
+        """Kafka no longer has offsets of the plan to undo."""
+        return cls(
+            finding=(
+                f"Kafka no longer has {counted(offsets, 'offset')} of plan {sequence} of pipeline "
+                f"{pipeline!r}, so an undo would remove the only copy of their records. Nothing "
+                "was changed."
+            ),
+            advice=(
+                f"Keep the rows: `tidemark publication reject {pipeline} --plan {sequence} "
+                "--reason TEXT` hides them. To remove them for ever, run the undo with "
+                "`--allow-loss`."
+            ),
+        )
 
-    problem = (
-        "A RESTORE of the data table of {pipeline!r} to version {version} removed plan {sequence}, "
-        "which the control table records as landed."
-    )
-    fix = (
-        "If the RESTORE was a mistake, restore the table to the version before the RESTORE. "
-        "Otherwise run `tidemark rewind {pipeline} --dry-run --reason TEXT`, which shows the "
-        "offsets to read again."
-    )
+    @classmethod
+    def of_bronze_rows(cls, pipeline: str, rows: int | None) -> Self:
+        """The bronze table may no longer have the rows that the typed rows were decoded from.
+
+        Args:
+            pipeline: Name of the bronze pipeline.
+            rows: Number of landed rows that the bronze table lacks; None if it is unknown.
+        """
+        count = "an unknown number of rows" if rows is None else counted(rows, "row")
+        return cls(
+            finding=(
+                f"The bronze table of pipeline {pipeline!r} lacks {count} that landed. The typed "
+                "table may have their only copy, so its rows stay."
+            ),
+            advice=(
+                "Keep this typed table, and set another `decode.target` in the spec: see "
+                "docs/how-to/typed.md#correct-a-wrong-schema. To remove the rows of one plan "
+                "nevertheless, run its undo with `--allow-loss`."
+            ),
+        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -408,69 +603,74 @@ class LostRange(TerminalError):
         return f"{_abandon_command(self.pipeline, self.plan)}, then {accept}"
 
 
-@dataclass(kw_only=True, eq=False)
 class TopicDiffers(TerminalError):
     """Base class: Kafka's topic is not the topic that the pipeline has read."""
 
-    pipeline: str
+
+class TopicRecreated(CaseTexts, TopicDiffers):
+    """The same offsets name other records: the topic was recreated, or the cluster is another one.
+
+    Only an operator can decide to continue with the new topic.
+    """
+
+    @classmethod
+    def of_topic(
+        cls, *, pipeline: str, topic: str, known_topic_id: str, current_topic_id: str
+    ) -> Self:
+        """The topic was deleted and created again."""
+        return cls(
+            finding=f"Topic {topic!r} was recreated since pipeline {pipeline!r} last read it.",
+            needed=f"topic id {known_topic_id}",
+            seen=f"topic id {current_topic_id}",
+            advice=(
+                "If the topic was recreated on purpose, run `tidemark accept-recreation "
+                f"{pipeline} --reason TEXT`, which reads the new topic from its first offset."
+            ),
+        )
+
+    @classmethod
+    def of_cluster(cls, *, pipeline: str, known_cluster_id: str, current_cluster_id: str) -> Self:
+        """The connection now leads to a different Kafka cluster."""
+        return cls(
+            finding=(
+                f"The connection of pipeline {pipeline!r} now leads to a different Kafka cluster."
+            ),
+            needed=f"cluster id {known_cluster_id}",
+            seen=f"cluster id {current_cluster_id}",
+            advice=(
+                "Point the connection at the old cluster. If the pipeline moved on purpose, run "
+                f"`tidemark accept-recreation {pipeline} --reason TEXT`."
+            ),
+        )
 
 
-@dataclass(kw_only=True, eq=False)
-class TopicRecreated(TopicDiffers):
-    """The topic was deleted and created again: the same offsets name other records."""
+class TopicChanged(CaseTexts, TopicDiffers):
+    """The spec or the connection leads to a topic that the pipeline has never read (S10)."""
 
-    topic: str
-    known_topic_id: str
-    current_topic_id: str
+    @classmethod
+    def of_name(cls, *, pipeline: str, known_topic: str, topic: str) -> Self:
+        """The spec names a different topic."""
+        return cls(
+            finding=(
+                f"The spec of pipeline {pipeline!r} names topic {topic!r}, but its committed "
+                f"offsets belong to topic {known_topic!r}."
+            ),
+            advice=f"Change the spec back, and create another pipeline for topic {topic!r}.",
+        )
 
-    problem = "Topic {topic!r} was recreated since pipeline {pipeline!r} last read it."
-    expected = "topic id {known_topic_id}"
-    actual = "topic id {current_topic_id}"
-    fix = (
-        "If the topic was recreated on purpose, run `tidemark accept-recreation {pipeline} "
-        "--reason TEXT`, which reads the new topic from its first offset."
-    )
-
-
-@dataclass(kw_only=True, eq=False)
-class TopicChanged(TopicDiffers):
-    """The spec names a different topic from the one that the pipeline has read."""
-
-    known_topic: str
-    topic: str
-
-    problem = (
-        "The spec of pipeline {pipeline!r} names topic {topic!r}, but its committed offsets belong "
-        "to topic {known_topic!r}."
-    )
-    fix = "Change the spec back, and create another pipeline for topic {topic!r}."
-
-
-@dataclass(kw_only=True, eq=False)
-class ClusterChanged(TopicDiffers):
-    """The connection now leads to a different Kafka cluster."""
-
-    known_cluster_id: str
-    current_cluster_id: str
-
-    problem = "The connection of pipeline {pipeline!r} now leads to a different Kafka cluster."
-    expected = "cluster id {known_cluster_id}"
-    actual = "cluster id {current_cluster_id}"
-    fix = (
-        "Point the connection at the old cluster. If the pipeline moved on purpose, run `tidemark "
-        "accept-recreation {pipeline} --reason TEXT`."
-    )
-
-
-@dataclass(kw_only=True, eq=False)
-class PartitionsShrunk(TopicDiffers):
-    """The topic has fewer partitions than before, although Kafka cannot remove any (S10)."""
-
-    topic: str
-    missing: tuple[int, ...]
-
-    problem = "Topic {topic!r} lacks {missing:partition}, which pipeline {pipeline!r} has read."
-    fix = "Kafka cannot remove partitions. Check that the connection leads to the right cluster."
+    @classmethod
+    def of_partitions(cls, *, pipeline: str, topic: str, missing: tuple[int, ...]) -> Self:
+        """The topic has fewer partitions than before, although Kafka cannot remove any."""
+        return cls(
+            finding=(
+                f"Topic {topic!r} lacks {listed('partition', missing)}, which pipeline "
+                f"{pipeline!r} has read."
+            ),
+            advice=(
+                "Kafka cannot remove partitions. Check that the connection leads to the right "
+                "cluster."
+            ),
+        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -522,72 +722,10 @@ class EndBehindCommitted(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class UnknownPartition(TerminalError):
-    """The topic does not have the requested partition."""
-
-    topic: str
-    partition: int
-    partitions: int
-
-    problem = "Topic {topic!r} has no partition {partition}; it has {partitions:partition}."
-    fix = "Name a partition from 0 to {last}."
-
-    @property
-    def last(self) -> int:
-        """The highest partition number."""
-        return self.partitions - 1
-
-
-@dataclass(kw_only=True, eq=False)
-class ControlTruncated(HistoriesDiverge, TerminalError):
-    """The control table's log has commits of events that its rows lack."""
-
-    event_number: int
-    missing: int
-
-    problem = (
-        "The control table has no rows for {missing:event} of pipeline {pipeline!r}: its log "
-        "records {event_number}."
-    )
-    fix = (
-        "Restore the control table to its newest version, or rebuild the pipeline's events from "
-        "its data table: `tidemark control rebuild {pipeline} --dry-run`."
-    )
-
-
-@dataclass(kw_only=True, eq=False)
-class DuplicateEvents(TerminalError):
-    """The control table contains rows of an event more than once, after a wrong compaction."""
-
-    pipeline: str
-    events: tuple[int, ...]
-
-    problem = (
-        "The control table contains {count:event} of pipeline {pipeline!r} more than once, from "
-        "event {first} to {last}."
-    )
-    fix = "`tidemark control repair --apply` writes each event once; no row is lost."
-
-    @property
-    def count(self) -> int:
-        """Number of duplicate events."""
-        return len(self.events)
-
-    @property
-    def first(self) -> int:
-        """Number of the oldest duplicate event."""
-        return self.events[0]
-
-    @property
-    def last(self) -> int:
-        """Number of the newest duplicate event."""
-        return self.events[-1]
-
-
-@dataclass(kw_only=True, eq=False)
 class RepairUnfinished(HistoriesDiverge, TransientError):
     """The data table is fenced for a new epoch that the control table lacks."""
 
+    pipeline: str
     epoch: int
 
     problem = (
@@ -600,47 +738,142 @@ class RepairUnfinished(HistoriesDiverge, TransientError):
     )
 
 
-@dataclass(kw_only=True, eq=False)
-class InvalidSelection(TerminalError):
-    """The selection of a backfill, or its target table, is missing, ambiguous or invalid."""
+class InvalidSelection(CaseTexts, TerminalError):
+    """The selected offsets, plan or chunk do not exist, or the selection is ambiguous."""
 
-    rule: str
-    seen: str
+    @classmethod
+    def of_backfill(cls, rule: str, seen: str) -> Self:
+        """Options of a backfill are missing, ambiguous or invalid."""
+        return cls(
+            finding=f"Invalid backfill selection: expected {rule}; got {seen}.",
+            advice="`tidemark backfill --help` shows every way to select offsets.",
+        )
 
-    problem = "Invalid backfill selection: expected {rule}; got {seen}."
-    fix = "`tidemark backfill --help` shows every way to select offsets."
+    @classmethod
+    def of_range(
+        cls, *, pipeline: str, topic: str, partition: int, start: int, end: int, rule: str
+    ) -> Self:
+        """A range is outside the readable log, or has no offsets."""
+        return cls(
+            finding=(
+                f"Invalid range [{start}, {end}) of partition {partition} of topic {topic!r}: "
+                f"{rule}."
+            ),
+            advice=(
+                f"Request offsets of the log. `tidemark status {pipeline} --wide` shows the "
+                "watermarks."
+            ),
+        )
+
+    @classmethod
+    def of_partition(cls, *, topic: str, partition: int, partitions: int) -> Self:
+        """The topic does not have the partition."""
+        has = counted(partitions, "partition")
+        return cls(
+            finding=f"Topic {topic!r} has no partition {partition}; it has {has}.",
+            advice=f"Name a partition from 0 to {partitions - 1}.",
+        )
+
+    @classmethod
+    def of_earlier_topic(cls, *, pipeline: str, topic: str, topic_id: str, current: str) -> Self:
+        """The offsets belong to an earlier topic of the same name."""
+        return cls(
+            finding=(
+                f"The offsets requested for pipeline {pipeline!r} belong to an earlier topic "
+                f"{topic!r}, which was recreated since."
+            ),
+            needed=f"topic id {topic_id}",
+            seen=f"topic id {current}",
+            advice=(
+                "Records of the earlier topic cannot be read. Request offsets of the current topic."
+            ),
+        )
+
+    @classmethod
+    def of_plan(cls, *, pipeline: str, sequence: int, latest: int | None) -> Self:
+        """The control table contains no plan with this number."""
+        newest = latest or "none"
+        return cls(
+            finding=f"Pipeline {pipeline!r} has no plan {sequence}. Its newest plan: {newest}.",
+            advice=(
+                "Use the number of an existing plan, or create a plan with "
+                f"`tidemark plan {pipeline}`."
+            ),
+        )
+
+    @classmethod
+    def of_replaced_plan(cls, pipeline: str, sequence: int) -> Self:
+        """The data table has no rows of the plan, because later plans have replaced them."""
+        return cls(
+            finding=(
+                f"Later plans have replaced all rows of plan {sequence} of pipeline {pipeline!r}."
+            ),
+            advice=(
+                "Name a plan that replaced them: column plan_sequence of the rows in the data "
+                "table."
+            ),
+        )
+
+    @classmethod
+    def of_chunk(cls, *, pipeline: str, requested_by: str, chunk: int, chunks: int) -> Self:
+        """The control table contains no such backfill, or no such chunk of it."""
+        return cls(
+            finding=(
+                f"Pipeline {pipeline!r} has no chunk {chunk} of a backfill requested by "
+                f"{requested_by} (recorded chunks: {chunks})."
+            ),
+            advice=(
+                "Request the offsets again, with --replace if the lost request had it; without "
+                "--replace offsets that have landed are skipped."
+            ),
+        )
 
 
-@dataclass(kw_only=True, eq=False)
-class InvalidReference(TerminalError):
-    """A reference to a pipeline, to one of its tables or to a topic is invalid for a command."""
+class InvalidReference(CaseTexts, TerminalError):
+    """A command names a pipeline, a table, a topic or a requester that it cannot use."""
 
-    rule: str
-    seen: str
+    @classmethod
+    def of_name(cls, rule: str, seen: str) -> Self:
+        """The name has the wrong form, or names another kind of table."""
+        return cls(
+            finding=f"Invalid reference: expected {rule}; got {seen}.",
+            advice=(
+                "Correct the name. `tidemark status` lists the pipelines, `tidemark topics list` "
+                "the topics. The tables of a pipeline are NAME, NAME@typed and NAME@upsert."
+            ),
+        )
 
-    problem = "Invalid reference: expected {rule}; got {seen}."
-    fix = (
-        "Correct the name. `tidemark status` lists the pipelines, `tidemark topics list` the "
-        "topics. The tables of a pipeline are NAME, NAME@typed and NAME@upsert."
-    )
+    @classmethod
+    def of_typed(cls, pipeline: str, origin: str) -> Self:
+        """The command needs the pipeline that reads Kafka."""
+        return cls(
+            finding=(
+                f"Pipeline {pipeline!r} decodes the table of {origin!r}; it does not read Kafka."
+            ),
+            advice=(
+                f"Run the command for {origin!r}; its next run decodes the records. See "
+                "`tidemark decode --help`."
+            ),
+        )
 
+    @classmethod
+    def without_table(cls, pipeline: str, *, kind: str, section: str) -> Self:
+        """The spec of the pipeline has no table of this kind: `typed` or `upsert`."""
+        return cls(
+            finding=f"Pipeline {pipeline!r} has no {kind} table.",
+            advice=f"Add a section `{section}` to its spec; docs/how-to/{kind}.md describes it.",
+        )
 
-@dataclass(kw_only=True, eq=False)
-class OtherIncarnation(TerminalError):
-    """Requested offsets belong to an earlier topic of the same name."""
-
-    pipeline: str
-    topic: str
-    topic_id: str
-    current: str
-
-    problem = (
-        "The offsets requested for pipeline {pipeline!r} belong to an earlier topic {topic!r}, "
-        "which was recreated since."
-    )
-    expected = "topic id {topic_id}"
-    actual = "topic id {current}"
-    fix = "Records of the earlier topic cannot be read. Request offsets of the current topic."
+    @classmethod
+    def of_requester(cls, requester: str) -> Self:
+        """The name of a run could be mistaken for a plan of another origin."""
+        return cls(
+            finding=(
+                f"The requester {requester!r} has the form of the name of a backfill's chunk "
+                "(`NAME#NUMBER`) or of a decoder (`decode:PIPELINE:NUMBERS`)."
+            ),
+            advice="Name the run in another way, such as `notebook:2026-01-31`.",
+        )
 
 
 def undo_instruction(pipeline: str, plans: tuple[int, ...]) -> str:

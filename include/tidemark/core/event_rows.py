@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
 from tidemark.core.accounting import Landing, RangeCount
-from tidemark.core.errors import DuplicateEvents
+from tidemark.core.errors import ControlTableDamaged
 from tidemark.core.events import (
     Abandoned,
     Adopted,
@@ -184,7 +184,7 @@ def decode(pipeline: str, rows: Iterable[Row]) -> list[tuple[int, list[ControlEv
     """Return the events of a pipeline by event number, oldest first, from rows in any order.
 
     Raises:
-        DuplicateEvents: A row occurs more than once.
+        ControlTableDamaged: A row occurs more than once.
     """
     rows = list(rows)
     check_no_duplicates(pipeline, rows)
@@ -205,7 +205,7 @@ def decode(pipeline: str, rows: Iterable[Row]) -> list[tuple[int, list[ControlEv
 
 
 def check_no_duplicates(pipeline: str, rows: Iterable[Row]) -> None:
-    """Raise `DuplicateEvents` if a row occurs more than once."""
+    """Raise `ControlTableDamaged` if a row occurs more than once."""
     seen: set[frozenset[tuple[str, Any]]] = set()
     duplicates: set[int] = set()
     for row in rows:
@@ -214,7 +214,7 @@ def check_no_duplicates(pipeline: str, rows: Iterable[Row]) -> None:
             duplicates.add(row["event_number"])
         seen.add(values)
     if duplicates:  # fence: duplicate-events-are-noticed
-        raise DuplicateEvents(pipeline=pipeline, events=tuple(sorted(duplicates)))
+        raise ControlTableDamaged.by_duplicates(pipeline=pipeline, events=tuple(sorted(duplicates)))
 
 
 def backfill_requests(history: Iterable[tuple[int, list[ControlEvent]]]) -> list[BackfillRequested]:

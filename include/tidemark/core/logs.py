@@ -46,7 +46,7 @@ class LogFormat(Enum):
             return cls(text)
         except ValueError:
             raise SetupError(
-                subject=f"The log format {text!r} does not exist.",
+                finding=f"The log format {text!r} does not exist.",
                 needed=" or ".join(each.value for each in cls),
                 seen=text,
                 advice="Correct the environment variable TIDEMARK_LOG_FORMAT, or unset it.",

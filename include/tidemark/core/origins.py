@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeAlias
 
-from tidemark.core.errors import InvalidRequester
+from tidemark.core.errors import InvalidReference
 
 BY_DATE = ":by-date"
 """Suffix of the requester of a run that Airflow's own backfill by dates started."""
@@ -29,14 +29,14 @@ class RunOrigin:
         requester: The run: `airflow:<dag>:<run>` or `cli:<user>:<id>`.
 
     Raises:
-        InvalidRequester: The text belongs to an origin of another kind.
+        InvalidReference: The text belongs to an origin of another kind.
     """
 
     requester: str
 
     def __post_init__(self) -> None:
         if _parse(self.requester):
-            raise InvalidRequester(requester=self.requester)
+            raise InvalidReference.of_requester(self.requester)
 
     def __str__(self) -> str:
         return self.requester

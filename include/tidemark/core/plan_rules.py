@@ -6,15 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from tidemark.core.errors import (
-    ClusterChanged,
     EndBehindCommitted,
-    InvalidRange,
+    InvalidSelection,
     LostRange,
-    OtherIncarnation,
-    PartitionsShrunk,
     TopicChanged,
     TopicRecreated,
-    UnknownPartition,
 )
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
@@ -42,25 +38,23 @@ def check_identity(ledger: Ledger, watermarks: TopicWatermarks) -> None:
     """Raise if the committed offsets do not belong to this topic.
 
     Raises:
-        ClusterChanged: The connection leads to another cluster.
-        TopicChanged: The spec names another topic.
-        TopicRecreated: The topic has another id.
-        PartitionsShrunk: The topic lacks known partitions.
+        TopicRecreated: The connection leads to another cluster, or the topic has another id.
+        TopicChanged: The spec names another topic, or the topic lacks known partitions.
     """
     if ledger.cluster_id is None or ledger.topic_id is None or ledger.topic is None:
         return
     if ledger.cluster_id != watermarks.cluster_id:  # fence: same-cluster
-        raise ClusterChanged(
+        raise TopicRecreated.of_cluster(
             pipeline=ledger.pipeline,
             known_cluster_id=ledger.cluster_id,
             current_cluster_id=watermarks.cluster_id,
         )
     if ledger.topic != watermarks.topic:
-        raise TopicChanged(
+        raise TopicChanged.of_name(
             pipeline=ledger.pipeline, known_topic=ledger.topic, topic=watermarks.topic
         )
     if ledger.topic_id != watermarks.topic_id:  # fence: same-topic-when-planning
-        raise TopicRecreated(
+        raise TopicRecreated.of_topic(
             pipeline=ledger.pipeline,
             topic=watermarks.topic,
             known_topic_id=ledger.topic_id,
@@ -68,17 +62,19 @@ def check_identity(ledger: Ledger, watermarks: TopicWatermarks) -> None:
         )
     missing = tuple(sorted(set(ledger.starts) - set(watermarks.partitions)))
     if missing:
-        raise PartitionsShrunk(pipeline=ledger.pipeline, topic=watermarks.topic, missing=missing)
+        raise TopicChanged.of_partitions(
+            pipeline=ledger.pipeline, topic=watermarks.topic, missing=missing
+        )
 
 
 def check_incarnation(pipeline: str, topic_id: str, watermarks: TopicWatermarks) -> None:
     """Raise if requested offsets belong to another incarnation of the topic.
 
     Raises:
-        OtherIncarnation
+        InvalidSelection
     """
     if topic_id != watermarks.topic_id:
-        raise OtherIncarnation(
+        raise InvalidSelection.of_earlier_topic(
             pipeline=pipeline,
             topic=watermarks.topic,
             topic_id=topic_id,
@@ -90,10 +86,10 @@ def check_partitions(watermarks: TopicWatermarks, partitions: Iterable[int]) -> 
     """Raise if the topic lacks one of the partitions.
 
     Raises:
-        UnknownPartition
+        InvalidSelection
     """
     for partition in sorted(set(partitions) - set(watermarks.partitions)):
-        raise UnknownPartition(
+        raise InvalidSelection.of_partition(
             topic=watermarks.topic, partition=partition, partitions=len(watermarks.partitions)
         )
 
@@ -105,7 +101,7 @@ def check_readable(plan: Plan, watermarks: TopicWatermarks) -> None:
     (docs/explanation/design.md, hazards).
 
     Raises:
-        ClusterChanged, TopicRecreated, PartitionsShrunk: As in `check_identity`.
+        TopicRecreated, TopicChanged: As in `check_identity`.
         LostRange: Kafka deleted the beginning of a range.
         EndBehindCommitted: The log ends before a range does.
     """
@@ -129,7 +125,7 @@ def check_same_topic(plan: Plan, watermarks: TopicWatermarks) -> None:
     Spark may have read the records of either topic, and the rows do not show which.
 
     Raises:
-        ClusterChanged, TopicChanged, TopicRecreated, PartitionsShrunk: As in `check_identity`.
+        TopicRecreated, TopicChanged: As in `check_identity`.
     """
     check_identity(_known_to(plan), watermarks)
 
@@ -298,9 +294,8 @@ def classify_offsets(
         replaces: Whether landed offsets are landed again.
 
     Raises:
-        UnknownPartition: The topic lacks a partition.
-        InvalidRange: The readable log ends before a requested offset, or Kafka has deleted unread
-            offsets.
+        InvalidSelection: The topic lacks a partition, the readable log ends before a requested
+            offset, or Kafka has deleted unread offsets.
     """
     ledger, watermarks = topic.ledger, topic.watermarks
     states: dict[str, dict[int, SpanSet]] = {each.name: {} for each in fields(ClassifiedOffsets)}
@@ -348,8 +343,8 @@ def _check_not_deleted(topic: ComparedTopic, found: ClassifiedOffsets) -> None:
         raise _invalid(topic, partition, next(iter(spans)), rule)
 
 
-def _invalid(topic: ComparedTopic, partition: int, span: Span, rule: str) -> InvalidRange:
-    return InvalidRange(
+def _invalid(topic: ComparedTopic, partition: int, span: Span, rule: str) -> InvalidSelection:
+    return InvalidSelection.of_range(
         pipeline=topic.ledger.pipeline,
         topic=topic.watermarks.topic,
         partition=partition,

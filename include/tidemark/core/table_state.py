@@ -8,12 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from tidemark.core.errors import (
-    ControlTruncated,
     LedgerBehindTable,
     RepairUnfinished,
     TableBehindLedger,
-    TableRestored,
-    UndoLost,
 )
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span
@@ -246,7 +243,7 @@ def check_table(ledger: Ledger, state: TableState) -> None:
         HistoriesDiverge: The subclass that names the difference.
     """
     if ledger.missing_events:  # fence: lost-control-events-are-missed
-        raise ControlTruncated(
+        raise LedgerBehindTable.without_rows(
             pipeline=ledger.pipeline,
             event_number=ledger.event_number,
             missing=ledger.missing_events,
@@ -255,7 +252,7 @@ def check_table(ledger: Ledger, state: TableState) -> None:
         newest = state.transactions.get(app_id, 0)
         if newest != FENCED_VERSION:  # fence: table-is-the-fenced-one
             # The table is an older copy or a new one: nothing in it fences old drivers.
-            raise TableBehindLedger(
+            raise TableBehindLedger.without_plan(
                 pipeline=ledger.pipeline, sequence=ledger.last_sequence, newest=newest
             )
     for kind, app_id in chains(ledger).items():
@@ -271,9 +268,13 @@ def check_table(ledger: Ledger, state: TableState) -> None:
         if ahead == FENCED_VERSION:  # fence: half-fence-is-found
             raise RepairUnfinished(pipeline=ledger.pipeline, epoch=ledger.epoch)
         if newest < over:
-            raise TableBehindLedger(pipeline=ledger.pipeline, sequence=over, newest=newest)
+            raise TableBehindLedger.without_plan(
+                pipeline=ledger.pipeline, sequence=over, newest=newest
+            )
         if ahead > known:  # fence: quarantine-ahead-of-its-ledger-is-noticed
-            raise LedgerBehindTable(pipeline=ledger.pipeline, sequence=ahead, newest=known)
+            raise LedgerBehindTable.without_plan(
+                pipeline=ledger.pipeline, sequence=ahead, newest=known
+            )
     _check_removals(ledger, state)
     known_versions = {
         record.landed_originally.table_version: record.plan.sequence
@@ -288,7 +289,7 @@ def check_table(ledger: Ledger, state: TableState) -> None:
     known_versions.setdefault(ledger.epoch_version, ledger.last_sequence)
     for version, sequence in known_versions.items():
         if not survives_restores(state.restores, version):  # fence: restore-of-recorded-landing
-            raise TableRestored(
+            raise TableBehindLedger.after_restore(
                 pipeline=ledger.pipeline,
                 sequence=sequence,
                 version=max(state.restores, key=lambda restore: restore.at).to,
@@ -301,7 +302,7 @@ def _check_removals(ledger: Ledger, state: TableState) -> None:
     # Versions do not show a copy that later commits have made as long again.
     # fence: copy-from-before-an-undo-is-noticed
     if undo and not state.transactions.keys() >= set(removals(ledger)):
-        raise UndoLost(
+        raise TableBehindLedger.without_undo(
             pipeline=ledger.pipeline,
             sequence=undo.sequence,
             version=undo.table_version or 0,
@@ -314,7 +315,7 @@ def _check_removals(ledger: Ledger, state: TableState) -> None:
     # A summary has no records of plans with all rows.
     is_held = record is None or not (record.is_open or record.cancelled_by)
     if is_held:  # fence: ledger-from-before-an-undo-is-noticed
-        raise LedgerBehindTable(
+        raise LedgerBehindTable.without_plan(
             pipeline=ledger.pipeline, sequence=removed, newest=ledger.last_sequence
         )
 
@@ -344,7 +345,7 @@ def min_rows(ledger: Ledger) -> int | None:
 
 
 def check_survives_restores(plan: Plan, version: int, restores: Sequence[Restore]) -> None:
-    """Raise `TableRestored` if a RESTORE has removed the commit of a plan.
+    """Raise `TableBehindLedger` if a RESTORE has removed the commit of a plan.
 
     Args:
         plan: The plan.
@@ -352,7 +353,7 @@ def check_survives_restores(plan: Plan, version: int, restores: Sequence[Restore
         restores: RESTOREs after that version.
     """
     if not survives_restores(restores, version):  # fence: restore-of-unrecorded-commit
-        raise TableRestored(
+        raise TableBehindLedger.after_restore(
             pipeline=plan.pipeline,
             sequence=plan.sequence,
             version=max(restores, key=lambda restore: restore.at).to,

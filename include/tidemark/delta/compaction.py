@@ -19,7 +19,7 @@ from deltalake.exceptions import CommitFailedError
 
 from tidemark.core.errors import SetupError
 from tidemark.delta.checked_commits import COMMITS_TRIED, Change, commit_checked
-from tidemark.delta.errors import CompactionConflict
+from tidemark.delta.errors import TableConflict
 from tidemark.delta.live_files import LiveFile, live_files, merged_statistics, table_filesystem
 from tidemark.delta.rewriting import (
     NewFile,
@@ -92,13 +92,13 @@ class Compaction:
         number of replaced files.
 
         Raises:
-            CompactionConflict: No rewrite can be committed; nothing was changed.
+            TableConflict: No rewrite can be committed; nothing was changed.
         """
         try:
             return commit_checked(self._uri, lambda table: self._change(table, rewrites))
         except CommitFailedError as refused:
-            raise CompactionConflict(
-                table=self._uri, reason=f"another commit was first, {COMMITS_TRIED} times"
+            raise TableConflict.of_files(
+                self._uri, f"another commit was first, {COMMITS_TRIED} times"
             ) from refused
 
     def _change(self, table: DeltaTable, rewrites: Sequence[Rewrite]) -> Change:
@@ -106,9 +106,9 @@ class Compaction:
         done = [each for each in rewrites if live.issuperset(each.added_paths)]
         ready = committable(table_filesystem(self._uri), live, rewrites)
         if rewrites and not done and not ready:
-            raise CompactionConflict(
-                table=self._uri,
-                reason="the files to replace have left the table, or the new files are missing",
+            raise TableConflict.of_files(
+                self._uri,
+                "the files to replace have left the table, or the new files are missing",
             )
         return Change(
             actions=rewrite_actions(ready, data_change=False),
@@ -171,7 +171,7 @@ def _target_bytes(configuration: Mapping[str, str | None]) -> int:
     found = _SIZE.fullmatch(text)
     if found is None:
         raise SetupError(
-            subject="The target size of a table's files cannot be parsed.",
+            finding="The target size of a table's files cannot be parsed.",
             needed="delta.targetFileSize in bytes, or with a unit such as 100mb",
             seen=repr(text),
             advice="Correct delta.targetFileSize with ALTER TABLE ... SET TBLPROPERTIES.",

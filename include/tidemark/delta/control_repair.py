@@ -14,16 +14,12 @@ from urllib.parse import unquote
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from tidemark.core.errors import SetupError
+from tidemark.core.errors import ControlTableDamaged, SetupError
 from tidemark.core.plain import record_of
 from tidemark.delta.compaction import Compaction
 from tidemark.delta.conflicts import retry_on_conflict
 from tidemark.delta.delta_errors import is_delta_error
-from tidemark.delta.errors import (
-    ControlFileDamaged,
-    ControlFileMissing,
-    UnreadableFile,
-)
+from tidemark.delta.errors import UnreadableFile
 from tidemark.delta.live_files import (
     LiveFile,
     live_files,
@@ -77,27 +73,27 @@ class ControlDamage:
 
 @contextmanager
 def translate_control_damage(uri: str) -> Iterator[None]:
-    """Raise ControlFileMissing or ControlFileDamaged if such files caused the error of a read."""
-    with _damaged_file_named():
+    """Raise ControlTableDamaged if such files caused the error of a read."""
+    with _damaged_file_named(uri):
         try:
             yield
         except Exception as failed:
             # delta-rs raises a plain Exception for reads through Arrow's C interface.
             missing = missing_files(uri)
             if missing:
-                raise ControlFileMissing(table=uri, files=missing) from failed
+                raise ControlTableDamaged.by_missing_files(table=uri, files=missing) from failed
             if is_delta_error(failed):
                 raise_if_unreadable(DeltaTable(uri), failed)
             raise
 
 
 @contextmanager
-def _damaged_file_named() -> Iterator[None]:
+def _damaged_file_named(uri: str) -> Iterator[None]:
     try:
         yield
     except UnreadableFile as failed:
-        raise ControlFileDamaged(
-            table=failed.table, file=failed.file, reason=failed.reason
+        raise ControlTableDamaged.by_unreadable_file(
+            table=uri, file=failed.file, reason=failed.reason
         ) from failed
 
 
@@ -134,11 +130,14 @@ class DeltaControlRepair:
             dry_run: Only report the damage.
 
         Raises:
-            ControlFileDamaged: A file cannot be read.
+            ControlTableDamaged: A file cannot be read.
             SetupError: Duplicate events are in files that cannot be replaced; they remain.
-            CompactionConflict: Concurrent compactions prevented every try.
+            TableConflict: Concurrent compactions prevented every try.
         """
-        with _damaged_file_named(), translate_read_errors(self._uri, "repairing the control table"):
+        with (
+            _damaged_file_named(self._uri),
+            translate_read_errors(self._uri, "repairing the control table"),
+        ):
             missing = () if open_if_exists(self._uri) is None else missing_files(self._uri)
             if dry_run and missing:
                 # The rest can be read once the log does not refer to these files.
@@ -221,7 +220,7 @@ def _refuse_left_out(
     if unsupported:  # fence: control-repair-replaces-all-rows
         names = ", ".join(f"'{name}'" for name in sorted({name for _, name in unsupported}))
         raise SetupError(
-            subject="The control table has files that `tidemark control repair` cannot replace.",
+            finding="The control table has files that `tidemark control repair` cannot replace.",
             needed="files without deletion vectors, with plain names",
             seen=", ".join(path for path, _ in unsupported[:3])
             + (f" and {len(unsupported) - 3} more" if unsupported[3:] else ""),

@@ -96,7 +96,7 @@ _R = TypeVar("_R")
 def _reading(
     read: Callable[Concatenate[DeltaControlTable, _P], _R],
 ) -> Callable[Concatenate[DeltaControlTable, _P], _R]:
-    """Raise ControlFileMissing or ControlFileDamaged if files of the table make a read fail."""
+    """Raise ControlTableDamaged if files of the table make a read fail."""
 
     @wraps(read)
     def named(self: DeltaControlTable, /, *arguments: _P.args, **options: _P.kwargs) -> _R:

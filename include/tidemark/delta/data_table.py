@@ -16,7 +16,7 @@ from deltalake.transaction import AddAction
 
 from tidemark.core.accounting import Landing
 from tidemark.core.datafile import DataFile
-from tidemark.core.errors import TidemarkError
+from tidemark.core.errors import LedgerBehindTable, TidemarkError
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import PlanOrigin, RunOrigin
 from tidemark.core.plan import Plan
@@ -44,11 +44,8 @@ from tidemark.delta.conflicts import retry_on_conflict
 from tidemark.delta.delta_errors import space_needed, tidemark_error, translates_delta_errors
 from tidemark.delta.errors import (
     EngineFailed,
-    ForeignCommit,
     ForeignTable,
-    LandingOvertaken,
-    PlanFilesMissing,
-    RemovalConflict,
+    TableConflict,
     TableReplaced,
     TransactionConflict,
 )
@@ -490,15 +487,15 @@ class DeltaDataTable:
             Whether this call committed them.
 
         Raises:
-            RowsWouldBeLost: A row to replace has no new row; nothing was changed.
+            PlanCannotLand: A row to replace has no new row; nothing was changed.
             ForeignTable, TableAltered: See `state`; nothing was changed.
-            TableAppendOnly, SetupError: See `check_removals` and `check_rewritable`; nothing was
+            TableAltered, SetupError: See `check_removals` and `check_rewritable`; nothing was
                 changed.
-            TableReplaced: The table is older than `seen`; nothing was changed.
-            PlanFilesMissing: Some of the files have disappeared; nothing was changed.
+            TableReplaced: The table is older than `seen`, or some of the files
+                have disappeared; nothing was changed.
             UnreadableFile: A file with rows to replace cannot be read; nothing was changed.
             TransactionConflict: Another process committed this transaction first.
-            LandingOvertaken: A conflicting commit was first; nothing was changed.
+            TableConflict: A conflicting commit was first; nothing was changed.
             EngineFailed: The commit failed, or its answer was lost.
         """
         try:
@@ -530,9 +527,7 @@ class DeltaDataTable:
             raise self._named_error(
                 failed,
                 operation,
-                lambda reason: LandingOvertaken(
-                    pipeline=plan.pipeline, sequence=plan.sequence, reason=reason
-                ),
+                lambda reason: TableConflict.of_landing(plan.pipeline, plan.sequence, reason),
             ) from failed
         return True
 
@@ -554,7 +549,7 @@ class DeltaDataTable:
     def _check_not_older(self, table: DeltaTable, plan: Plan, seen: TableState) -> None:
         """Raise if an older copy replaced the table: a commit would hide what the copy lacks."""
         if seen.is_later_than(_transactions(table, seen.transactions)):
-            raise TableReplaced(pipeline=plan.pipeline, sequence=plan.sequence, table=self._uri)
+            raise TableReplaced.by_copy(plan.pipeline, plan.sequence, self._uri)
 
     def _add_files(
         self,
@@ -620,10 +615,10 @@ class DeltaDataTable:
 
         Raises:
             RemovalFenced: The epoch is fenced.
-            TableAppendOnly, SetupError: See `check_removals` and `check_rewritable`; some rows may
+            TableAltered, SetupError: See `check_removals` and `check_rewritable`; some rows may
                 be removed.
             TableReplaced: The table is older than `seen`.
-            RemovalConflict: Other processes changed the table in every attempt.
+            TableConflict: Other processes changed the table in every attempt.
         """
         if open_if_exists(self._uri) is None:
             return 0, 0
@@ -657,7 +652,7 @@ class DeltaDataTable:
                 lambda: self._remove_other_rows(
                     plan, None if seen is None else epoch, transactions, whole_files=removed_at
                 ),
-                RemovalConflict,
+                TableConflict,
             )
         except (DeltaError, OSError) as failed:
             self.check_removable(plan)
@@ -665,7 +660,7 @@ class DeltaDataTable:
             raise self._named_error(
                 failed,
                 operation,
-                lambda _: RemovalConflict(pipeline=plan.pipeline, sequence=plan.sequence),
+                lambda _: TableConflict.of_rows(plan.pipeline, plan.sequence),
             ) from failed
         return rows + others, version
 
@@ -713,7 +708,7 @@ class DeltaDataTable:
                 _add(table, [], properties)
                 return 0, before + 1
         except CommitFailedError as conflict:
-            raise RemovalConflict(pipeline=plan.pipeline, sequence=plan.sequence) from conflict
+            raise TableConflict.of_rows(plan.pipeline, plan.sequence) from conflict
         return int(done.get("num_deleted_rows") or 0), table.version()
 
     def fence_chains(self, pipeline: str, app_ids: Collection[str], requested_by: str) -> int:
@@ -801,7 +796,7 @@ class DataTableSnapshot:
             if not is_own and not commit_log.is_of_transaction(metadata, plan):
                 continue
             if not is_own:  # fence: commit-has-the-fingerprint
-                raise ForeignCommit(
+                raise LedgerBehindTable.with_other_plan(
                     pipeline=plan.pipeline,
                     sequence=plan.sequence,
                     fingerprint=plan.fingerprint,
@@ -817,7 +812,7 @@ class DataTableSnapshot:
 
 
 def _check_written(uri: str, plan: Plan, files: Sequence[DataFile]) -> None:
-    """Raise `PlanFilesMissing` if one of the files does not exist. Lists each folder once."""
+    """Raise `TableReplaced` if one of the files does not exist. Lists each folder once."""
     from pyarrow.fs import FileSelector
 
     storage, paths = table_filesystem(uri), [file.path for file in files]
@@ -828,9 +823,7 @@ def _check_written(uri: str, plan: Plan, files: Sequence[DataFile]) -> None:
     }
     for path in paths:
         if path not in present:
-            raise PlanFilesMissing(
-                pipeline=plan.pipeline, sequence=plan.sequence, table=uri, file=path
-            )
+            raise TableReplaced.without_files(plan.pipeline, plan.sequence, uri, path)
 
 
 def _replace_all(

@@ -62,7 +62,7 @@ class Deduplication:
             ForeignTable: It is not the pipeline's table.
             DuplicatesDiffer: Rows with one key are not copies; nothing was changed.
             UnreadableFile: A file of the table cannot be read; nothing was changed.
-            CompactionConflict: Other commits removed the files in each try; nothing was changed.
+            TableConflict: Other commits removed the files in each try; nothing was changed.
         """
         with translate_read_errors(self._uri, "removing duplicate rows"):
             return retry_on_conflict(lambda: self._without_copies(dry_run=dry_run))

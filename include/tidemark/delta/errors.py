@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
-from tidemark.core.errors import TerminalError, TidemarkError, TransientError
+from tidemark.core.errors import CaseTexts, TerminalError, TidemarkError, TransientError
 from tidemark.core.texts import comma_list
 from tidemark.spec.ref import PipelineKind, PipelineRef
 
@@ -127,25 +127,6 @@ class ControlConflict(CommitConflict):
 
 
 @dataclass(kw_only=True, eq=False)
-class ForeignCommit(TerminalError):
-    """The data table contains a commit with this plan's number and another plan's fingerprint."""
-
-    pipeline: str
-    sequence: int
-    fingerprint: str
-    other_fingerprint: str
-
-    problem = "The data table of {pipeline!r} contains another plan with number {sequence}."
-    expected = "fingerprint {fingerprint}"
-    actual = "fingerprint {other_fingerprint}"
-    fix = (
-        "Restore both tables together, or give the pipeline a new name and target. If the control "
-        "table is the wrong one, `tidemark control rebuild {pipeline} --dry-run` shows the events "
-        "that the data table implies."
-    )
-
-
-@dataclass(kw_only=True, eq=False)
 class TransactionConflict(CommitConflict):
     """Another process committed a plan's transaction concurrently."""
 
@@ -157,17 +138,50 @@ class TransactionConflict(CommitConflict):
 
 
 @dataclass(kw_only=True, eq=False)
-class RemovalConflict(CommitConflict):
-    """Other processes changed the table in each attempt to remove rows of a plan."""
+class TableConflict(CommitConflict):
+    """Other processes committed to a table first: rows did not land, or were not removed."""
 
-    pipeline: str
-    sequence: int
+    finding: str
+    progress: str
 
-    problem = (
-        "The rows of plan {sequence} of pipeline {pipeline!r} were not removed: other processes "
-        "changed the data table in every attempt."
-    )
-    fix = "Run the command again; it continues."
+    problem = "{finding}"
+    fix = "Run the command again; {progress}."
+
+    @classmethod
+    def of_landing(cls, pipeline: str, sequence: int, reason: str) -> Self:
+        """A conflicting commit preceded the commit of a landing; the landing wrote nothing.
+
+        Args:
+            pipeline: Pipeline name.
+            sequence: The plan that did not land.
+            reason: The conflict, as delta-rs or `RowRemoval` reports it.
+        """
+        return cls(
+            finding=(
+                f"Plan {sequence} of pipeline {pipeline!r} did not land: another process, such as "
+                f"a replacement or an undo, committed to the table first ({reason})."
+            ),
+            progress="it reads the offsets of the plan again and lands each record once",
+        )
+
+    @classmethod
+    def of_rows(cls, pipeline: str, sequence: int) -> Self:
+        """Rows of a plan were not removed."""
+        return cls(
+            finding=(
+                f"The rows of plan {sequence} of pipeline {pipeline!r} were not removed: other "
+                "processes changed the data table in every attempt."
+            ),
+            progress="it continues",
+        )
+
+    @classmethod
+    def of_files(cls, table: str, reason: str) -> Self:
+        """Other commits removed the files that a rewrite was about to replace."""
+        return cls(
+            finding=f"Files of {table} were not replaced because of a concurrent commit: {reason}.",
+            progress="nothing was changed",
+        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -203,24 +217,160 @@ class ForeignTable(TerminalError):
     )
 
 
-@dataclass(kw_only=True, eq=False)
-class TableAltered(TerminalError):
-    """Another program gave the pipeline's table a rule that a landing does not check.
+class TableAltered(CaseTexts, TerminalError):
+    """Another program changed the columns, rules or properties of the pipeline's table.
 
-    Attributes:
-        target: The table.
-        difference: What is wrong with it, in the form "it has the constraint 'c'".
+    A difference is in the form "it has the constraint 'c'".
     """
 
-    target: str
-    difference: str
+    @classmethod
+    def of_rule(cls, target: str, difference: str) -> Self:
+        """The table has a rule that a landing does not check."""
+        return cls(
+            finding=f"Plans cannot land in table {target}: {difference}.",
+            advice=(
+                "Revert the change with ALTER TABLE; the rows can stay. To end column mapping, use "
+                "SET TBLPROPERTIES ('delta.columnMapping.mode' = 'none'). To end partitioning, "
+                "RESTORE the version before it."
+            ),
+        )
 
-    problem = "Plans cannot land in table {target}: {difference}."
-    fix = (
-        "Revert the change with ALTER TABLE; the rows can stay. To end column mapping, use "
-        "SET TBLPROPERTIES ('delta.columnMapping.mode' = 'none'). To end partitioning, RESTORE the "
-        "version before it."
-    )
+    @classmethod
+    def of_columns(cls, target: str, difference: str) -> Self:
+        """The table lacks columns of the rows that land in it, or has other types."""
+        return cls(
+            finding=f"Plans cannot land in table {target}: {difference}.",
+            advice=(
+                "Revert the change of the table with ALTER TABLE. For a typed table, revert the "
+                "change of the schema in the spec, or decode all records again: `tidemark decode "
+                "PIPELINE --from-scratch --reason TEXT` (docs/how-to/typed.md, Correct a wrong "
+                "schema)."
+            ),
+        )
+
+    @classmethod
+    def of_features(cls, target: str, features: tuple[str, ...]) -> Self:
+        """The table has table features that a landing does not follow.
+
+        Args:
+            target: The table.
+            features: The names of the features in the protocol of the table.
+        """
+        if permanent := [name for name in features if name in _PERMANENT_FEATURES]:
+            advice = (
+                f"Delta cannot drop {comma_list(permanent)}. Commands that only read still accept "
+                "the table. To land further records, create a spec with a new name and target. "
+                "With `start: earliest`, its runs land all records that Kafka still has."
+            )
+        else:
+            drop = comma_list(f"DROP FEATURE {name}" for name in features)
+            advice = f"Run ALTER TABLE delta.`{target}` with {drop}. The rows stay."
+        named = ", ".join(features)
+        return cls(
+            finding=f"Plans cannot land in table {target}: it has the table feature {named}.",
+            advice=advice,
+        )
+
+    @classmethod
+    def append_only(cls, target: str, pipeline: str, difference: str) -> Self:
+        """A property of the table forbids the removal of rows.
+
+        Args:
+            target: The table.
+            pipeline: The pipeline whose table it is, as in `tidemark status`.
+            difference: The property.
+        """
+        table = PipelineRef.parse(pipeline)
+        advice = (
+            f"Run ALTER TABLE delta.`{target}` UNSET TBLPROPERTIES ('delta.appendOnly'), then the "
+            "command again."
+        )
+        if table.kind not in (PipelineKind.UPSERT, PipelineKind.TYPED):
+            advice += (
+                " To keep the rows of a plan and hide them, run `tidemark publication reject "
+                f"{pipeline} --plan N --reason TEXT`."
+            )
+        # An upsert table has no plans.
+        if table.kind is not PipelineKind.UPSERT:
+            advice += (
+                f" If an undo has begun, `tidemark rewind {pipeline} --reason TEXT` ends it; the "
+                "rows stay."
+            )
+        return cls(
+            finding=f"Rows of table {target} cannot be removed: {difference}.", advice=advice
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class UnreadableFile(TerminalError):
+    """A file of a table is missing, damaged, or contains text that is not UTF-8.
+
+    Attributes:
+        table: The table, as a noun phrase.
+        file: Path in the table.
+        reason: The cause, in one line.
+        repair: The repair of this table, as sentences.
+    """
+
+    table: str
+    file: str
+    reason: str
+    repair: str
+
+    problem = "File {file!r} of {table} cannot be read: {reason}."
+    fix = "{repair}"
+
+    @classmethod
+    def of_plans(
+        cls,
+        *,
+        table: str,
+        file: str,
+        reason: str,
+        pipeline: str,
+        first_plan: int | None,
+        last_plan: int | None,
+    ) -> Self:
+        """Plans of a pipeline land in the table.
+
+        Args:
+            table: The table.
+            file: Path in the table.
+            reason: The cause, in one line.
+            pipeline: The pipeline.
+            first_plan: Lowest plan number of the file's rows; None if unknown.
+            last_plan: Highest plan number of the file's rows; None if unknown.
+        """
+        if first_plan is not None and first_plan == last_plan:
+            repair = (
+                f"The file contains rows of plan {first_plan} only. `tidemark undo {pipeline} "
+                f"--plan {first_plan} --reason TEXT` removes the file without reading it. The next "
+                "run lands the plan's offsets again if Kafka has them."
+            )
+        else:
+            repair = (
+                "The file contains rows of several plans. RESTORE the table to the version before "
+                f"the compaction that wrote the file, then run `tidemark rewind {pipeline} "
+                "--reason TEXT`."
+            )
+        return cls(table=f"table {table}", file=file, reason=reason, repair=repair)
+
+    @classmethod
+    def of_other_table(cls, *, table: str, file: str, reason: str) -> Self:
+        """An undo does not change the table, although its rows may have plan numbers."""
+        repair = (
+            "Restore the file from a backup or the storage's object versions. Without a copy, "
+            "follow the runbook's step for this table."
+        )
+        return cls(table=f"table {table}", file=file, reason=reason, repair=repair)
+
+    @classmethod
+    def of_statuses(cls, *, table: str, file: str, reason: str) -> Self:
+        """The table is the status table, so the rows of some pipelines are unknown."""
+        repair = (
+            "Run `tidemark status --record` without names: it writes the rows of all pipelines."
+        )
+        return cls(table=f"the status table {table}", file=file, reason=reason, repair=repair)
 
 
 _PERMANENT_FEATURES = frozenset(
@@ -231,122 +381,6 @@ _PERMANENT_FEATURES = frozenset(
     }
 )
 """Table features for which Delta 4.4 refuses ALTER TABLE ... DROP FEATURE."""
-
-
-@dataclass(kw_only=True, eq=False)
-class UnsupportedFeature(TableAltered):
-    """Another program gave the pipeline's table a table feature that a landing does not follow.
-
-    Attributes:
-        features: The names of the features in the protocol of the table.
-    """
-
-    features: tuple[str, ...]
-
-    fix = "{remedy}"
-
-    @property
-    def remedy(self) -> str:
-        """The statements that drop the features; another table if Delta has no such statement."""
-        if permanent := [name for name in self.features if name in _PERMANENT_FEATURES]:
-            return (
-                f"Delta cannot drop {comma_list(permanent)}. Commands that only read still accept "
-                "the table. To land further records, create a spec with a new name and target. "
-                "With `start: earliest`, its runs land all records that Kafka still has."
-            )
-        drop = comma_list(f"DROP FEATURE {name}" for name in self.features)
-        return f"Run ALTER TABLE delta.`{self.target}` with {drop}. The rows stay."
-
-
-@dataclass(kw_only=True, eq=False)
-class TableAppendOnly(TableAltered):
-    """Another program set a property of the table that forbids the removal of rows.
-
-    Attributes:
-        pipeline: The pipeline whose table it is, as in `tidemark status`.
-    """
-
-    pipeline: str
-
-    problem = "Rows of table {target} cannot be removed: {difference}."
-    fix = (
-        "Run ALTER TABLE delta.`{target}` UNSET TBLPROPERTIES ('delta.appendOnly'), then the "
-        "command again.{alternatives}"
-    )
-
-    @property
-    def alternatives(self) -> str:
-        """Commands that keep the rows of a plan instead; an upsert table has no plans."""
-        table = PipelineRef.parse(self.pipeline)
-        if table.kind is PipelineKind.UPSERT:
-            return ""
-        hide = (
-            f" To keep the rows of a plan and hide them, run `tidemark publication reject "
-            f"{self.pipeline} --plan N --reason TEXT`."
-        )
-        return (hide if table.kind is not PipelineKind.TYPED else "") + (
-            f" If an undo has begun, `tidemark rewind {self.pipeline} --reason TEXT` ends it; the "
-            "rows stay."
-        )
-
-
-@dataclass(kw_only=True, eq=False)
-class ColumnsDiffer(TableAltered):
-    """The pipeline's table lacks columns of the rows that land in it, or has other types."""
-
-    fix = (
-        "Revert the change of the table with ALTER TABLE. For a typed table, revert the change of "
-        "the schema in the spec, or decode all records again: `tidemark decode PIPELINE "
-        "--from-scratch --reason TEXT` (docs/how-to/typed.md, Correct a wrong schema)."
-    )
-
-
-@dataclass(kw_only=True, eq=False)
-class UnreadableFile(TerminalError):
-    """A file of a data table is missing, damaged, or contains text that is not UTF-8.
-
-    Attributes:
-        table: The table.
-        file: Path in the table.
-        pipeline: The pipeline whose plans land in the table; empty for another table.
-        first_plan: Lowest plan number of its rows; None if unknown.
-        last_plan: Highest plan number of its rows; None if unknown.
-        reason: The cause, in one line.
-    """
-
-    table: str
-    file: str
-    pipeline: str
-    first_plan: int | None
-    last_plan: int | None
-    reason: str
-
-    problem = "File {file!r} of table {table} cannot be read: {reason}."
-    fix = "{repair}"
-
-    @property
-    def repair(self) -> str:
-        """The undo of the file's only plan, or a RESTORE if the file has rows of several plans.
-
-        Other tables may have plan numbers, too, but an undo does not change them.
-        """
-        if not self.pipeline:
-            return (
-                "Restore the file from a backup or the storage's object versions. Without a copy, "
-                "follow the runbook's step for this table."
-            )
-        if self.first_plan is not None and self.first_plan == self.last_plan:
-            return (
-                f"The file contains rows of plan {self.first_plan} only. "
-                f"`tidemark undo {self.pipeline} --plan {self.first_plan} --reason TEXT` removes "
-                "the file without reading it. The next run lands the plan's offsets again if Kafka "
-                "has them."
-            )
-        return (
-            "The file contains rows of several plans. RESTORE the table to the version before the "
-            f"compaction that wrote the file, then run `tidemark rewind {self.pipeline} --reason "
-            "TEXT`."
-        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -385,120 +419,45 @@ class EngineFailed(TransientError):
 
 @dataclass(kw_only=True, eq=False)
 class TableReplaced(TransientError):
-    """An older copy replaced the data table before a commit for a plan; the commit was refused."""
-
-    pipeline: str
-    sequence: int
-    table: str
-
-    problem = (
-        "An older copy replaced the table {table} before a commit for plan {sequence} of pipeline "
-        "{pipeline!r}; the commit was refused."
-    )
-    fix = (
-        "Run the same command again. It compares the copy with the control table, and names the "
-        "fix if they differ."
-    )
-
-
-@dataclass(kw_only=True, eq=False)
-class PlanFilesMissing(TransientError):
-    """Files that a run wrote for a plan disappeared before their commit; the plan did not land."""
-
-    pipeline: str
-    sequence: int
-    table: str
-    file: str
-
-    problem = (
-        "Plan {sequence} of pipeline {pipeline!r} did not land: its new file {file} is no longer "
-        "in the folder of the table {table}."
-    )
-    fix = (
-        "Run the same command again; it writes the files again. A copy may have replaced the "
-        "folder, or a VACUUM of another program may have removed the files before their commit."
-    )
-
-
-@dataclass(kw_only=True, eq=False)
-class LandingOvertaken(TransientError):
-    """A conflicting commit preceded the commit of a landing; the landing wrote nothing.
+    """The table was replaced, or lost new files: a commit for a plan was not made.
 
     Attributes:
-        pipeline: Pipeline name.
-        sequence: The plan that did not land.
-        reason: The conflict, as delta-rs or `RowRemoval` reports it.
+        finding: What is in its place, in one sentence.
+        cause: What the repeated command does, and possible causes, as sentences.
     """
 
-    pipeline: str
-    sequence: int
-    reason: str
+    finding: str
+    cause: str
 
-    problem = (
-        "Plan {sequence} of pipeline {pipeline!r} did not land: another process, such as a "
-        "replacement or an undo, committed to the table first ({reason})."
-    )
-    fix = "Run the same plan again; it reads its offsets again and lands each record once."
+    problem = "{finding}"
+    fix = "Run the same command again. {cause}"
 
+    @classmethod
+    def by_copy(cls, pipeline: str, sequence: int, table: str) -> Self:
+        """An older copy replaced the data table before the commit."""
+        return cls(
+            finding=(
+                f"An older copy replaced the table {table} before a commit for plan {sequence} of "
+                f"pipeline {pipeline!r}; the commit was refused."
+            ),
+            cause=(
+                "It compares the copy with the control table, and names the fix if they differ."
+            ),
+        )
 
-@dataclass(kw_only=True, eq=False)
-class ControlFileMissing(TerminalError):
-    """Files that the control table's log refers to are not in the storage."""
-
-    table: str
-    files: tuple[str, ...]
-
-    problem = "The control table {table} lacks {count:file}: {first_files}."
-    fix = (
-        "Restore the files from a backup or the storage's object versions. Otherwise remove them "
-        "from the log with `tidemark control repair --apply`, and rebuild each pipeline that "
-        "`tidemark status` then names."
-    )
-
-    @property
-    def count(self) -> int:
-        """Number of missing files."""
-        return len(self.files)
-
-    @property
-    def first_files(self) -> str:
-        """At most three of the files."""
-        more = len(self.files) - 3
-        return comma_list(self.files[:3]) + (f" and {more:,} more" if more > 0 else "")
-
-
-@dataclass(kw_only=True, eq=False)
-class ControlFileDamaged(TerminalError):
-    """A file of the control table exists and cannot be read."""
-
-    table: str
-    file: str
-    reason: str
-
-    problem = "File {file!r} of the control table {table} is damaged: {reason}."
-    fix = (
-        "Restore the file from a backup or the storage's object versions. Otherwise move it away, "
-        "run `tidemark control repair --apply`, and rebuild each pipeline that `tidemark status` "
-        "then names."
-    )
-
-
-@dataclass(kw_only=True, eq=False)
-class StatusFileDamaged(TerminalError):
-    """A file of the status table is missing or damaged, so rows of some pipelines are unknown.
-
-    Attributes:
-        table: The table.
-        file: Path in the table.
-        reason: The cause, in one line.
-    """
-
-    table: str
-    file: str
-    reason: str
-
-    problem = "File {file!r} of the status table {table} cannot be read: {reason}."
-    fix = "Run `tidemark status --record` without names: it writes the rows of all pipelines."
+    @classmethod
+    def without_files(cls, pipeline: str, sequence: int, table: str, file: str) -> Self:
+        """Files that a run wrote for a plan disappeared before their commit."""
+        return cls(
+            finding=(
+                f"Plan {sequence} of pipeline {pipeline!r} did not land: its new file {file} is no "
+                f"longer in the folder of the table {table}."
+            ),
+            cause=(
+                "It writes the files again. A copy may have replaced the folder, or a VACUUM of "
+                "another program may have removed the files before their commit."
+            ),
+        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -532,40 +491,6 @@ class DuplicatesDiffer(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class RowsWouldBeLost(TerminalError):
-    """A plan would replace rows whose records Kafka no longer shows.
-
-    Attributes:
-        pipeline: Pipeline name.
-        sequence: The plan.
-        lost: Partition, start and end of each range of rows without a record.
-    """
-
-    pipeline: str
-    sequence: int
-    lost: tuple[tuple[int, int, int], ...]
-
-    problem = (
-        "Plan {sequence} of pipeline {pipeline!r} would delete {count:row} whose records "
-        "Kafka no longer shows, at {ranges}. Nothing was changed."
-    )
-    fix = (
-        "Abandon the plan with `tidemark abandon {pipeline} --plan {sequence} --reason TEXT`, then "
-        "request a backfill of the other offsets; --resume would fail again."
-    )
-
-    @property
-    def count(self) -> int:
-        """Number of rows that would be lost."""
-        return sum(end - start for _, start, end in self.lost)
-
-    @property
-    def ranges(self) -> str:
-        """Ranges of these rows, in the form `partition:start-end`."""
-        return comma_list(f"{partition}:{start}-{end}" for partition, start, end in self.lost)
-
-
-@dataclass(kw_only=True, eq=False)
 class ClockDiffers(TerminalError):
     """This machine's clock differs from the storage's, so the age of files is unknown.
 
@@ -596,14 +521,3 @@ class ClockDiffers(TerminalError):
     def side(self) -> str:
         """The direction of the difference."""
         return "ahead of" if self.local > self.storage else "behind"
-
-
-@dataclass(kw_only=True, eq=False)
-class CompactionConflict(CommitConflict):
-    """Other commits removed the files that a rewrite was about to replace."""
-
-    table: str
-    reason: str
-
-    problem = "Files of {table} were not replaced because of a concurrent commit: {reason}."
-    fix = "Run the command again; nothing was changed."

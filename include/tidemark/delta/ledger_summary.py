@@ -14,7 +14,7 @@ from typing import Any
 from deltalake import DeltaTable, QueryBuilder
 
 from tidemark.core.accounting import RangeCount
-from tidemark.core.errors import DuplicateEvents
+from tidemark.core.errors import ControlTableDamaged
 from tidemark.core.event_rows import Row, check_no_duplicates
 from tidemark.core.events import EventKind
 from tidemark.core.ledger_summary import (
@@ -218,7 +218,7 @@ def read_pipeline_rows(table: DeltaTable, pipeline: str) -> PipelineRows:
     """Read the rows that the ledger of a pipeline needs.
 
     Raises:
-        DuplicateEvents: The table contains a row of an event more than once.
+        ControlTableDamaged: The table contains a row of an event more than once.
     """
     engine = QueryBuilder().register("t", with_rows(table))
 
@@ -238,7 +238,7 @@ def read_pipeline_rows(table: DeltaTable, pipeline: str) -> PipelineRows:
         duplicates = rows(DUPLICATE_EVENTS_SQL.format(source=_DOUBTFUL))
         if duplicates:
             numbers = tuple(each["event_number"] for each in duplicates)
-            raise DuplicateEvents(pipeline=pipeline, events=numbers)
+            raise ControlTableDamaged.by_duplicates(pipeline=pipeline, events=numbers)
     for sql in (_SUMS, _LANDED):
         rows(sql)
     settled = SettledTotals(

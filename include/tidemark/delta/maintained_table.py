@@ -241,7 +241,7 @@ def _interval(text: str) -> timedelta:
     interval = text.strip().lower()
     if not _INTERVAL.fullmatch(interval):
         raise SetupError(
-            subject="The retention of a table's removed files cannot be parsed.",
+            finding="The retention of a table's removed files cannot be parsed.",
             needed="delta.deletedFileRetentionDuration such as `interval 7 days`",
             seen=repr(text),
             advice="Correct delta.deletedFileRetentionDuration with ALTER TABLE ... SET "

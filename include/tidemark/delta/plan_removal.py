@@ -12,7 +12,7 @@ from deltalake.exceptions import CommitFailedError
 from tidemark.core.plan import Plan, plan_removal_app_id, removal_app_id
 from tidemark.core.table_state import FENCED_VERSION
 from tidemark.delta.checked_commits import Change, commit_checked
-from tidemark.delta.errors import RemovalConflict, RemovalFenced
+from tidemark.delta.errors import RemovalFenced, TableConflict
 from tidemark.delta.live_files import LiveFile, live_files, unsupported_files
 from tidemark.delta.row_removal import RowRemoval, of_plan
 
@@ -154,7 +154,7 @@ def rewrite_without_plan(
         is_needed: Whether to commit the transactions if the table has no rows of the plan.
 
     Raises:
-        RemovalConflict: Another commit changed the rows, or preceded the removal in every attempt.
+        TableConflict: Another commit changed the rows, or preceded the removal in every attempt.
     """
 
     def change(newest: DeltaTable) -> Change:
@@ -163,8 +163,8 @@ def rewrite_without_plan(
             actions=(), metadata=metadata, count=0, transactions=transactions, is_needed=is_needed
         )
 
-    def conflict(_: str) -> RemovalConflict:
-        return RemovalConflict(pipeline=plan.pipeline, sequence=plan.sequence)
+    def conflict(_: str) -> TableConflict:
+        return TableConflict.of_rows(plan.pipeline, plan.sequence)
 
     removal = RowRemoval(
         may_have=lambda version: [*chain(*files_with_plan(version, plan.sequence))],

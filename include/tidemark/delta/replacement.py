@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, TypeAlias
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tidemark.core.datafile import DataFile
+from tidemark.core.errors import PlanCannotLand
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.plan import Plan
 from tidemark.delta.checked_commits import Change
 from tidemark.delta.commit_log import has_transaction
-from tidemark.delta.errors import LandingOvertaken, RowsWouldBeLost, TransactionConflict
+from tidemark.delta.errors import TableConflict, TransactionConflict
 from tidemark.delta.landed_files import added_file
 from tidemark.delta.live_files import files_at
 from tidemark.delta.local_files import translate_os_errors
@@ -78,8 +79,8 @@ def replace_rows(
 def _replace_in_files(
     table: DeltaTable, plan: Plan, files: Sequence[DataFile], properties: CommitProperties
 ) -> None:
-    def conflict(reason: str) -> LandingOvertaken:
-        return LandingOvertaken(pipeline=plan.pipeline, sequence=plan.sequence, reason=reason)
+    def conflict(reason: str) -> TableConflict:
+        return TableConflict.of_landing(plan.pipeline, plan.sequence, reason)
 
     def change(newest: DeltaTable) -> Change:
         if has_transaction(newest, plan):  # fence: fenced-replacement-is-not-committed
@@ -145,7 +146,7 @@ def spooled_reader(
 
 
 def check_no_rows_lost(table: DeltaTable, plan: Plan, files: Sequence[DataFile]) -> None:
-    """Raise `RowsWouldBeLost` if a replacement removes a row without a new row at its offset."""
+    """Raise `PlanCannotLand` if a replacement removes a row without a new row at its offset."""
     before = spans_with_rows(table, plan.topic_id, plan.spans())
     after = spans_in_files(folder_of(table.table_uri), files)
     lost = [
@@ -154,7 +155,7 @@ def check_no_rows_lost(table: DeltaTable, plan: Plan, files: Sequence[DataFile])
         for span in spans.difference(after.get(partition, SpanSet()))
     ]
     if lost:  # fence: no-row-is-replaced-by-nothing
-        raise RowsWouldBeLost(pipeline=plan.pipeline, sequence=plan.sequence, lost=tuple(lost))
+        raise PlanCannotLand.by_lost_rows(plan.pipeline, plan.sequence, tuple(lost))
 
 
 def spans_in_files(store: Store, files: Iterable[DataFile]) -> Mapping[int, SpanSet]:

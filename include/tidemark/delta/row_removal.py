@@ -47,7 +47,7 @@ def check_rewritable(table: DeltaTable) -> None:
     left_out = [path for path, _ in unsupported_files(table, live_files(table))]
     if left_out:  # fence: files-with-removed-rows-are-rewritable
         raise SetupError(
-            subject=f"Rows of table {table.table_uri} cannot be removed: it has a map of structs.",
+            finding=f"Rows of table {table.table_uri} cannot be removed: it has a map of structs.",
             needed="files with plain names and no deletion vectors",
             seen=", ".join(left_out[:3]) + (f" and {len(left_out) - 3} more" * bool(left_out[3:])),
             advice=f"Rewrite the files in Spark with OPTIMIZE delta.`{table.table_uri}` ZORDER BY "

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from tidemark.delta.delta_errors import translate_delta_errors
-from tidemark.delta.errors import StatusFileDamaged, UnreadableFile
+from tidemark.delta.errors import UnreadableFile
 from tidemark.delta.table_io import TIMESTAMP, arrow_table, open_if_exists, query_rows
 from tidemark.delta.table_properties import KEEP_OLD_COMMITS
 
@@ -85,7 +85,7 @@ def write_status(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool = 
         of_all: Whether to remove rows of all other pipelines. This also replaces a damaged table.
 
     Raises:
-        StatusFileDamaged: A file of the table cannot be read, and the rows are not those of all
+        UnreadableFile: A file of the table cannot be read, and the rows are not those of all
             pipelines.
         StorageFailure, EngineFailed: The table was not written.
     """
@@ -130,7 +130,7 @@ def _replace(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool) -> No
         known = {row["pipeline"]: row for row in _newest_rows(table)}
     except UnreadableFile as unreadable:
         if not of_all:
-            raise StatusFileDamaged(
+            raise UnreadableFile.of_statuses(
                 table=uri, file=unreadable.file, reason=unreadable.reason
             ) from unreadable
         log.warning("status table rewritten uri=%s reason=%s", uri, unreadable.reason)

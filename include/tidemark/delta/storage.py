@@ -35,7 +35,7 @@ def table_folder(uri: str) -> tuple[FileSystem, str]:
         return folder_of(uri)
     except (OSError, ValueError) as unknown:
         raise SetupError(
-            subject="PyArrow does not support the storage of the table.",
+            finding="PyArrow does not support the storage of the table.",
             needed="a path, or a URI that PyArrow and delta-rs both support",
             seen=f"{uri}: {unknown}",
             advice="See docs/how-to/clusters.md, Storage.",

@@ -10,11 +10,8 @@ from deltalake import DeltaTable, Schema
 from tidemark.delta.columns import field_type
 from tidemark.delta.delta_errors import translate_delta_errors
 from tidemark.delta.errors import (
-    ColumnsDiffer,
     ForeignTable,
     TableAltered,
-    TableAppendOnly,
-    UnsupportedFeature,
 )
 from tidemark.delta.table_io import open_if_exists
 from tidemark.spec.fields import FieldType, added_fields, type_conflicts
@@ -54,18 +51,18 @@ def check_owner(table: DeltaTable, uri: str, pipeline: str) -> None:
 
 
 def check_columns(table: DeltaTable, uri: str, schema: Schema) -> None:
-    """Raise `ColumnsDiffer` unless a table has all columns of a schema, with their types."""
+    """Raise `TableAltered` unless a table has all columns of a schema, with their types."""
     present = {field.name: field.type for field in table.schema().fields}
     for wanted in schema.fields:
         if wanted.name not in present:
-            raise ColumnsDiffer(target=uri, difference=f"it has no column {wanted.name}")
+            raise TableAltered.of_columns(uri, f"it has no column {wanted.name}")
         if _without_nullability(present[wanted.name]) != _without_nullability(wanted.type):
             difference = f"its column {wanted.name} is {present[wanted.name]}"
-            raise ColumnsDiffer(target=uri, difference=difference)
+            raise TableAltered.of_columns(uri, difference)
 
 
 def check_excluded(table: DeltaTable, uri: str, excluded: Mapping[str, str | None]) -> None:
-    """Raise `ColumnsDiffer` for a table with an excluded column: its rows have another layout.
+    """Raise `TableAltered` for a table with an excluded column: its rows have another layout.
 
     Args:
         table: The table.
@@ -77,11 +74,11 @@ def check_excluded(table: DeltaTable, uri: str, excluded: Mapping[str, str | Non
     for name, beside in excluded.items():
         if name in names and beside not in names:
             without = f" and no column {beside}" if beside else ""
-            raise ColumnsDiffer(target=uri, difference=f"it has the column {name}{without}")
+            raise TableAltered.of_columns(uri, f"it has the column {name}{without}")
 
 
 def check_extensible(table: DeltaTable, uri: str, schema: Schema, *, has_unions: bool) -> None:
-    """Raise `ColumnsDiffer` unless added fields are enough for the columns of a schema.
+    """Raise `TableAltered` unless added fields are enough for the columns of a schema.
 
     Args:
         table: The table.
@@ -93,12 +90,10 @@ def check_extensible(table: DeltaTable, uri: str, schema: Schema, *, has_unions:
     spellings = {name.lower(): name for name in present}
     for name, needed in field_types(schema).items():
         if (other := spellings.get(name.lower(), name)) != name:
-            raise ColumnsDiffer(
-                target=uri, difference=f"its column {other} is {name} in the schema"
-            )
+            raise TableAltered.of_columns(uri, f"its column {other} is {name} in the schema")
         if name in present:
             for difference in type_conflicts(present[name], needed, name, has_unions=has_unions):
-                raise ColumnsDiffer(target=uri, difference=difference)
+                raise TableAltered.of_columns(uri, difference)
 
 
 def missing_fields(table: DeltaTable, schema: Schema) -> list[str]:
@@ -116,40 +111,36 @@ def check_names(table: DeltaTable, uri: str) -> None:
     Readers would find only nulls in a file with the names of the table.
     """
     if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
-        raise TableAltered(target=uri, difference="it has column mapping")
+        raise TableAltered.of_rule(uri, "it has column mapping")
 
 
 def check_rules(table: DeltaTable, uri: str) -> None:
-    """Raise `TableAltered` for rules for writers that a commit of new files does not check.
-
-    An unsupported table feature raises its subclass `UnsupportedFeature`.
-    """
+    """Raise `TableAltered` for rules for writers that a commit of new files does not check."""
     check_names(table, uri)
     if partitions := table.metadata().partition_columns:
         # fence: partitioned-table-is-refused
-        raise TableAltered(target=uri, difference=f"it is partitioned by {', '.join(partitions)}")
+        raise TableAltered.of_rule(uri, f"it is partitioned by {', '.join(partitions)}")
     for name in table.metadata().configuration:
         if name.startswith("delta.constraints."):
             constraint = name.removeprefix("delta.constraints.")
-            raise TableAltered(target=uri, difference=f"it has the constraint {constraint!r}")
+            raise TableAltered.of_rule(uri, f"it has the constraint {constraint!r}")
     for field in table.schema().fields:
         rules = {name for name in field.metadata if name.startswith("delta.")}
         if not field.nullable or rules - _NO_RULES:
-            raise TableAltered(target=uri, difference=f"its column {field.name} has a rule")
+            raise TableAltered.of_rule(uri, f"its column {field.name} has a rule")
     if unknown := set(table.protocol().writer_features or ()) - _SUPPORTED_FEATURES:
         features = tuple(sorted(unknown))
-        difference = f"it has the table feature {', '.join(features)}"
-        raise UnsupportedFeature(target=uri, difference=difference, features=features)
+        raise TableAltered.of_features(uri, features)
 
 
 def check_removals(table: DeltaTable, uri: str) -> None:
-    """Raise `TableAppendOnly` for a table whose rows no commit may remove or change."""
+    """Raise `TableAltered` for a table whose rows no commit may remove or change."""
     configuration = table.metadata().configuration
     if (configuration.get(_APPEND_ONLY) or "").lower() == "true":
-        raise TableAppendOnly(
-            target=uri,
-            difference=f"the table property {_APPEND_ONLY} is set",
-            pipeline=configuration.get(OWNER) or "",
+        raise TableAltered.append_only(
+            uri,
+            configuration.get(OWNER) or "",
+            f"the table property {_APPEND_ONLY} is set",
         )
 
 

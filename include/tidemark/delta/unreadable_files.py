@@ -79,14 +79,17 @@ def check_readable(uri: str, files: Iterable[LiveFile]) -> None:
     storage = table_filesystem(uri)
     for file in files:
         if reason := _fault(storage, file):
+            path, pipeline = unquote(file.path), _planned_pipeline(uri)
+            if not pipeline:
+                raise UnreadableFile.of_other_table(table=uri, file=path, reason=reason)
             first, last = (file.bounds[name].get("plan_sequence") for name in ("min", "max"))
-            raise UnreadableFile(
+            raise UnreadableFile.of_plans(
                 table=uri,
-                file=unquote(file.path),
-                pipeline=_planned_pipeline(uri),
+                file=path,
+                reason=reason,
+                pipeline=pipeline,
                 first_plan=first,
                 last_plan=last,
-                reason=reason,
             )
 
 

@@ -15,10 +15,11 @@ from tidemark.delta.local_files import replace_text, translate_os_errors
 from tidemark.draft.decode import Assumption, DecodeDraft, draft_decode
 from tidemark.draft.profile import Profile
 from tidemark.kafka.topics import TopicSample
-from tidemark.silver.typed.errors import RegistryFailure, SpecExists
+from tidemark.silver.typed.errors import RegistryFailure
 from tidemark.silver.typed.json_types import ENOUGH
 from tidemark.silver.typed.registry_answers import Registry
 from tidemark.spec.decode import Format
+from tidemark.spec.errors import FileExists
 from tidemark.spec.layout import Layout, spec_files
 from tidemark.spec.loading import load_specs
 from tidemark.spec.upsert import Envelope
@@ -189,13 +190,13 @@ class SpecDraft:
             table_owner: As for `load_specs`.
 
         Raises:
-            SpecExists: The folder has a spec of this name.
+            FileExists: The folder has a spec of this name.
             SpecError: The draft is invalid, or contradicts another spec.
         """
         file = folder / f"{self.name}.yaml"
         existing = spec_files(folder) if folder.is_dir() else []
         if any(each.stem == self.name for each in existing):
-            raise SpecExists(file=str(file), pipeline=self.name)
+            raise FileExists.of_spec(str(file), self.name)
         with tempfile.TemporaryDirectory() as copy:
             for each in existing:
                 shutil.copy(each, copy)

@@ -29,9 +29,9 @@ from typing import Any
 from tidemark.core.texts import counted
 from tidemark.delta.local_files import replace_text, translate_os_errors
 from tidemark.draft.profile import MAX_LISTED_VALUES, FieldProfile, Profile
-from tidemark.quality.errors import SuiteExists
 from tidemark.silver.typed.payload_values import avro_columns
 from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Format, Part
+from tidemark.spec.errors import FileExists
 
 MAX_SCHEMAS = 10
 """Maximum number of Avro schemas that the rules of a suite decode: those of most sampled values."""
@@ -71,17 +71,17 @@ def check_no_suite(file: Path) -> None:
     """Check that a draft overwrites no suite.
 
     Raises:
-        SuiteExists: The file exists.
+        FileExists: The file exists.
     """
     if file.exists():
-        raise SuiteExists(file=str(file))
+        raise FileExists.of_suite(str(file))
 
 
 def write_suite(file: Path, suite: Mapping[str, Any]) -> None:
     """Write a draft to its file.
 
     Raises:
-        SuiteExists: The file exists.
+        FileExists: The file exists.
         StorageFailure: The file cannot be written.
     """
     check_no_suite(file)

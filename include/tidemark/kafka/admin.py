@@ -19,7 +19,6 @@ from tidemark.kafka.errors import (
     KafkaFailure,
     KafkaRefused,
     KafkaUnavailable,
-    KafkaUnreachable,
     TopicMissing,
 )
 
@@ -256,9 +255,9 @@ class AdminRequests(KafkaErrorMapper):
     def _is_unreachable(self) -> bool:
         return self._has_connected is False and not self.refusals
 
-    def _unreachable(self, operation: str) -> KafkaUnreachable:
+    def _unreachable(self, operation: str) -> KafkaUnavailable:
         # The error is the same for all topics of the cluster.
-        return KafkaUnreachable(
+        return KafkaUnavailable(
             operation=operation,
             reason="; ".join(sorted(self.connection_failures)) or "no answer",
             addresses=str(self._config["bootstrap.servers"]),

@@ -3,58 +3,66 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
-from tidemark.core.errors import TerminalError, TidemarkError, TransientError
-
-
-@dataclass(kw_only=True, eq=False)
-class UnknownConnection(TerminalError):
-    """The spec names a connection that is not defined."""
-
-    connection: str
-
-    problem = "Connection {connection!r} is not defined."
-    fix = (
-        "Define the connection in Airflow; for the command line and before `make up`, export "
-        "{variable} in JSON form (docs/how-to/connections.md)."
-    )
-
-    @property
-    def variable(self) -> str:
-        """The environment variable of the connection."""
-        return f"AIRFLOW_CONN_{self.connection.upper()}"
+from tidemark.core.errors import CaseTexts, TerminalError, TidemarkError, TransientError
 
 
-@dataclass(kw_only=True, eq=False)
-class EmbeddedBrokerStopped(UnknownConnection):
-    """The connection is undefined, and its default, the embedded broker, does not run."""
+class InvalidConnection(CaseTexts, TerminalError):
+    """A connection is not defined, or its definition is invalid.
 
-    problem = "The embedded broker is not running, and connection {connection!r} is not defined."
-    fix = (
-        "Start the broker with `tidemark broker start`, or with Airflow and Spark by `make up`. "
-        "To read another Kafka, define the connection ({variable}, docs/how-to/connections.md)."
-    )
-
-
-@dataclass(kw_only=True, eq=False)
-class InvalidConnection(TerminalError):
-    """The definition of a connection is invalid.
-
-    Attributes:
-        connection: Connection id.
-        rule: The rule that the definition breaks.
-        seen: The part of the definition that breaks it, by its key. Never contains a value of the
-            connection, because some values are secrets.
+    The texts never contain a value of a connection, because some values are secrets.
     """
 
-    connection: str
-    rule: str
-    seen: str
+    @classmethod
+    def of_undefined(cls, connection: str) -> Self:
+        """The spec names a connection that is not defined."""
+        return cls(
+            finding=f"Connection {connection!r} is not defined.",
+            advice=(
+                "Define the connection in Airflow; for the command line and before `make up`, "
+                f"export {_variable(connection)} in JSON form (docs/how-to/connections.md)."
+            ),
+        )
 
-    problem = "Connection {connection!r} is invalid."
-    expected = "{rule}"
-    actual = "{seen}"
-    fix = "Correct the connection's extra; docs/how-to/connections.md lists the keys."
+    @classmethod
+    def of_definition(cls, connection: str, rule: str, seen: str) -> Self:
+        """The definition is invalid.
+
+        Args:
+            connection: Connection id.
+            rule: The rule that the definition breaks.
+            seen: The part of the definition that breaks it, by its key.
+        """
+        return cls(
+            finding=f"Connection {connection!r} is invalid.",
+            needed=rule,
+            seen=seen,
+            advice="Correct the connection's extra; docs/how-to/connections.md lists the keys.",
+        )
+
+
+class EmbeddedBrokerStopped(InvalidConnection):
+    """The connection is undefined, and its default, the embedded broker, does not run."""
+
+    @classmethod
+    def of_default(cls, connection: str) -> Self:
+        """The connection is the one that has the default."""
+        return cls(
+            finding=(
+                f"The embedded broker is not running, and connection {connection!r} is not defined."
+            ),
+            advice=(
+                "Start the broker with `tidemark broker start`, or with Airflow and Spark by "
+                "`make up`. To read another Kafka, define the connection "
+                f"({_variable(connection)}, docs/how-to/connections.md)."
+            ),
+        )
+
+
+def _variable(connection: str) -> str:
+    """Return the environment variable of a connection."""
+    return f"AIRFLOW_CONN_{connection.upper()}"
 
 
 class KafkaFailure(TidemarkError):
@@ -68,30 +76,34 @@ class KafkaUnavailable(KafkaFailure, TransientError):
     Attributes:
         operation: The operation, as a noun phrase such as "list_offsets of prices".
         reason: What the client observed.
+        addresses: The bootstrap servers, as in the connection, if no connection to any of them
+            could be established in time; otherwise empty.
     """
 
     operation: str
     reason: str
+    addresses: str = ""
 
-    problem = "Kafka is unavailable: {operation} failed: {reason}."
-    fix = "Check that the brokers run and can be reached, then run the same command again."
+    problem = "{failure}: {reason}."
+    fix = "{checks}"
 
+    @property
+    def failure(self) -> str:
+        """The failed operation, as a main clause."""
+        if self.addresses:
+            return f"No Kafka broker can be reached at {self.addresses} ({self.operation})"
+        return f"Kafka is unavailable: {self.operation} failed"
 
-@dataclass(kw_only=True, eq=False)
-class KafkaUnreachable(KafkaUnavailable):
-    """No connection to any bootstrap server could be established in time.
-
-    Attributes:
-        addresses: The bootstrap servers, as in the connection.
-    """
-
-    addresses: str
-
-    problem = "No Kafka broker can be reached at {addresses} ({operation}): {reason}."
-    fix = (
-        "Check the hosts, the ports and `security.protocol` of the connection, that the brokers "
-        "run, and that no firewall blocks them. `tidemark broker start` starts the embedded broker."
-    )
+    @property
+    def checks(self) -> str:
+        """The remedy, as sentences."""
+        if self.addresses:
+            return (
+                "Check the hosts, the ports and `security.protocol` of the connection, that the "
+                "brokers run, and that no firewall blocks them. `tidemark broker start` starts the "
+                "embedded broker."
+            )
+        return "Check that the brokers run and can be reached, then run the same command again."
 
 
 @dataclass(kw_only=True, eq=False)
@@ -136,25 +148,30 @@ class TopicMissing(KafkaFailure, TerminalError):
         return f" Did you mean {' or '.join(self.similar)}?" if self.similar else ""
 
 
-@dataclass(kw_only=True, eq=False)
-class TopicExists(KafkaFailure, TerminalError):
-    """The topic to create exists."""
+class InvalidTopic(CaseTexts, KafkaFailure, TerminalError):
+    """A topic cannot be created: it exists, or the brokers do not accept it."""
 
-    topic: str
+    @classmethod
+    def of_existing(cls, topic: str) -> Self:
+        """The topic exists."""
+        return cls(
+            finding=f"Topic {topic!r} already exists.",
+            advice=(
+                f"Use the topic (`tidemark topics describe {topic}` shows it), or choose another "
+                "name."
+            ),
+        )
 
-    problem = "Topic {topic!r} already exists."
-    fix = "Use the topic (`tidemark topics describe {topic}` shows it), or choose another name."
-
-
-@dataclass(kw_only=True, eq=False)
-class InvalidTopic(KafkaFailure, TerminalError):
-    """The brokers do not accept a new topic."""
-
-    topic: str
-    reason: str
-
-    problem = "The brokers do not accept the new topic {topic!r}: {reason}."
-    fix = "Correct the name, the number of partitions or the settings: `tidemark topics --help`."
+    @classmethod
+    def of_refusal(cls, topic: str, reason: str) -> Self:
+        """The brokers do not accept the name, the number of partitions or a setting."""
+        return cls(
+            finding=f"The brokers do not accept the new topic {topic!r}: {reason}.",
+            advice=(
+                "Correct the name, the number of partitions or the settings: `tidemark topics "
+                "--help`."
+            ),
+        )
 
 
 @dataclass(kw_only=True, eq=False)

@@ -85,7 +85,7 @@ def client_config(connection: str, extra: Mapping[str, Any]) -> dict[str, Any]:
     """
     config = {key: value for key, value in extra.items() if key not in _GROUP_KEYS}
     if not str(config.get("bootstrap.servers", "")).strip():
-        raise InvalidConnection(
+        raise InvalidConnection.of_definition(
             connection=connection,
             rule="bootstrap.servers in the connection's extra, as host:port,host:port",
             seen="no bootstrap.servers",
@@ -93,13 +93,13 @@ def client_config(connection: str, extra: Mapping[str, Any]) -> dict[str, Any]:
     known = _SAME_NAME | _SASL | _TLS
     unknown = sorted(set(config) - known)
     if unknown:
-        raise InvalidConnection(
+        raise InvalidConnection.of_definition(
             connection=connection,
             rule=f"keys among {', '.join(sorted(known | _GROUP_KEYS))}",
             seen=f"unknown {listed('key', unknown)}",
         )
     for rule, problem in _broken_rules(config):
-        raise InvalidConnection(connection=connection, rule=rule, seen=problem)
+        raise InvalidConnection.of_definition(connection=connection, rule=rule, seen=problem)
     return config
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
-from tidemark.core.errors import TidemarkError, UnknownPartition
+from tidemark.core.errors import InvalidSelection, TidemarkError
 from tidemark.core.offsets import Span, SpanSet, size_of
 from tidemark.core.record import LogRecord
 from tidemark.core.sampling import sampled_records, shares
@@ -21,7 +21,6 @@ from tidemark.kafka.errors import (
     InvalidTopic,
     KafkaFailure,
     KafkaUnavailable,
-    TopicExists,
     TopicMissing,
 )
 from tidemark.kafka.reader import KafkaLogReader
@@ -106,13 +105,12 @@ class KafkaTopics:
             dry_run: Let the brokers check the request, and create nothing.
 
         Raises:
-            TopicExists: The topic exists.
-            InvalidTopic: The brokers do not accept the name or the settings.
+            InvalidTopic: The topic exists, or the brokers do not accept the name or the settings.
             KafkaUnavailable, KafkaRefused: No broker answers, or they refuse the principal.
         """
         if not topic:
             # librdkafka raises ValueError for an empty name.
-            raise InvalidTopic(topic=topic, reason="the name is empty")
+            raise InvalidTopic.of_refusal(topic, "the name is empty")
         requests = AdminRequests(self._config, needed=_CREATE)
         new = NewTopic(
             topic,
@@ -178,12 +176,14 @@ class KafkaTopics:
             size: Size of the records after which reading stops, in bytes.
 
         Raises:
-            UnknownPartition: The topic has no such partition.
+            InvalidSelection: The topic has no such partition.
             TopicMissing, NoTopicId, KafkaUnavailable, KafkaRefused: As `newest`.
         """
         log = self._readable(topic)
         if partition is not None and partition not in log:
-            raise UnknownPartition(topic=topic, partition=partition, partitions=len(log))
+            raise InvalidSelection.of_partition(
+                topic=topic, partition=partition, partitions=len(log)
+            )
         chosen = log if partition is None else {partition: log[partition]}
         # Any partition may have the newest records, so each is read.
         each = max(1, min(records, _MOST_CANDIDATES // max(1, len(chosen))))
@@ -242,7 +242,7 @@ def _creation_error(topic: str, failure: KafkaFailure) -> TidemarkError:
         return failure
     error = cause.args[0]
     if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
-        return TopicExists(topic=topic)
+        return InvalidTopic.of_existing(topic)
     if error.code() in _INVALID_CODES:
-        return InvalidTopic(topic=topic, reason=error.str())
+        return InvalidTopic.of_refusal(topic, error.str())
     return failure

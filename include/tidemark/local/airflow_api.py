@@ -14,8 +14,9 @@ from urllib.parse import quote
 
 import httpx2
 
+from tidemark.core.errors import SetupError
 from tidemark.core.texts import listed
-from tidemark.local.errors import AirflowRefused, AirflowUnavailable
+from tidemark.local.errors import AirflowUnavailable
 
 _POLL_S = 0.5
 """Pause between two requests for a state, in seconds."""
@@ -60,7 +61,7 @@ class AirflowApi:
     """A client of one Airflow API server.
 
     Methods raise AirflowUnavailable if the server does not answer or a timeout has passed, and
-    AirflowRefused if it refuses a request.
+    SetupError if it refuses a request.
 
     Args:
         url: Address, without a path.
@@ -107,7 +108,7 @@ class AirflowApi:
     def wait_for_dags(self, dag_ids: Sequence[str], *, timeout_s: float = 120.0) -> None:
         """Wait until Airflow has parsed all of these DAGs.
 
-        Raises AirflowRefused if a DAG is missing and a DAG file has an import error.
+        Raises SetupError if a DAG is missing and a DAG file has an import error.
         """
         deadline = time.monotonic() + timeout_s
         while missing := sorted(set(dag_ids) - set(self.dags())):
@@ -115,7 +116,7 @@ class AirflowApi:
             errors = self.import_errors()
             if errors:
                 text = "\n".join(f"{name}: {trace}" for name, trace in errors.items())
-                raise AirflowRefused(operation=operation, reason=text)
+                raise refused(operation, text)
             _wait(deadline, operation, f"still missing after {timeout_s:.0f} s")
 
     def set_paused(self, dag_id: str, paused: bool) -> None:
@@ -270,11 +271,27 @@ class AirflowApi:
             reason = f"HTTP {answer.status_code}: {answer.text[:500]}"
             if answer.is_server_error:
                 raise AirflowUnavailable(operation=operation, reason=reason)
-            raise AirflowRefused(operation=operation, reason=reason)
+            raise refused(operation, reason)
         try:
             return answer.json()
         except ValueError as error:
             raise AirflowUnavailable(operation=operation, reason=f"no JSON: {error}") from error
+
+
+def refused(operation: str, reason: str) -> SetupError:
+    """Return the error of a request that Airflow refused, or of a DAG file with an import error.
+
+    Args:
+        operation: The operation, as a verb phrase such as "answer GET /api/v2/dags".
+        reason: The answer of the API.
+    """
+    return SetupError(
+        finding=f"Airflow refused to {operation}: {reason}.",
+        advice=(
+            "Correct a DAG file with an import error. Otherwise run `make down`, then the command "
+            "again."
+        ),
+    )
 
 
 def _task_name(task: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ from tidemark.core.plain import record_of
 from tidemark.delta import local_files
 from tidemark.local.airflow_api import AirflowApi, Progress
 from tidemark.local.airflow_settings import HOST, AirflowPorts, environment, password_file, url
-from tidemark.local.errors import AirflowNotStarted, AirflowUnavailable
+from tidemark.local.errors import AirflowUnavailable
 from tidemark.spark import processes, sockets
 from tidemark.spec.layout import Layout
 
@@ -134,11 +134,14 @@ class AirflowStandalone:
         """Return the environment of the last start, with the connections of the caller.
 
         Raises:
-            AirflowNotStarted: There was no start in this home.
+            SetupError: There was no start in this home.
         """
         state = self._load()
         if state is None:
-            raise AirflowNotStarted(home=str(self._home))
+            raise SetupError(
+                finding=f"No Airflow was started in {self._home}.",
+                advice="Start it: `tidemark up`.",
+            )
         return environment(self._layout, self.environ, state.ports)
 
     def start(self, *, timeout_s: float = 240.0, progress: Progress | None = None) -> AirflowStatus:
@@ -209,7 +212,7 @@ class AirflowStandalone:
         while not healthy.issuperset(_REQUIRED_COMPONENTS):
             if not _is_running(state):
                 raise SetupError(
-                    subject="Airflow ended during its start.",
+                    finding="Airflow ended during its start.",
                     needed=f"an Airflow that keeps running; its log is {self._log_file}",
                     seen=processes.last_lines(self._log_file),
                     advice="Fix the cause that the log shows. `make clean` removes Airflow's home.",

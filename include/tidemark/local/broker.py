@@ -156,7 +156,7 @@ class Broker:
         known = {} if state is None else {node.node: node for node in state.nodes}
         if state is not None and len(known) != config.nodes:
             raise SetupError(
-                subject=f"The broker folder {self._home} has a cluster of another size.",
+                finding=f"The broker folder {self._home} has a cluster of another size.",
                 needed=counted(config.nodes, "node"),
                 seen=counted(len(known), "node"),
                 advice="Start the broker with its previous number of nodes, or delete the folder.",
@@ -195,7 +195,7 @@ class Broker:
         config = self._config
         if not any(config.jars.glob("kafka_*.jar")):
             raise SetupError(
-                subject="The jars of the embedded broker are missing.",
+                finding="The jars of the embedded broker are missing.",
                 needed=f"kafka_*.jar in {config.jars}",
                 seen="none",
                 advice="Run `make setup`, which downloads them.",
@@ -203,7 +203,7 @@ class Broker:
         java = shutil.which(config.java)
         if java is None:
             raise SetupError(
-                subject="Java is missing.",
+                finding="Java is missing.",
                 needed=f"Java 17 as {config.java!r}",
                 seen="no such program",
                 advice="Install a Java 17 runtime on the PATH.",
@@ -306,7 +306,7 @@ class Broker:
         if "No space left on device" in lines:
             return _disk_full(self._home, "no space left on device", self._config.min_free_bytes)
         return SetupError(
-            subject=f"Node {node} of the embedded broker ended {moment}.",
+            finding=f"Node {node} of the embedded broker ended {moment}.",
             needed="a Kafka process that keeps running",
             seen=lines.rstrip("."),
             advice="Fix the cause that Kafka reports, then start the broker again.",
@@ -365,7 +365,7 @@ def _new_cluster_id() -> str:
 
 def _disk_full(home: Path, seen: str, needed: int) -> SetupError:
     return SetupError(
-        subject=f"The disk of {home} is full.",
+        finding=f"The disk of {home} is full.",
         needed=f"at least {needed} bytes free",
         seen=seen,
         advice="Free some space, or move the broker's folder to another disk.",

@@ -88,7 +88,7 @@ class FailPoint:
         known = step in STEPS and moment in ("before", "after") and text.count(":") == 2
         if not known or not number.isdecimal() or int(number) < 1:
             raise SetupError(
-                subject=f"{VARIABLE} is not a fail point.",
+                finding=f"{VARIABLE} is not a fail point.",
                 needed=f"<step>:<before|after>:<n> with n from 1 and a step of {', '.join(STEPS)}",
                 seen=repr(text),
                 advice=f"Unset {VARIABLE}, which is for tests of crashes.",

@@ -71,7 +71,7 @@ class BatchChecker:
             run_at: The time of this attempt.
 
         Raises:
-            SuiteError: The suite's file is invalid.
+            SpecError: The suite's file is invalid.
             EngineFailed: An expectation could not be evaluated.
             StorageFailure: A table cannot be read, or a page cannot be written.
         """

@@ -5,16 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tidemark.core.errors import ExitCode, TerminalError, TidemarkError
-from tidemark.spec.errors import SpecError
-
-
-@dataclass(kw_only=True, eq=False)
-class SuiteError(SpecError):
-    """Invalid quality suites, with all of their problems."""
-
-    problem = "Invalid quality suite, {count:problem}:\n{lines}\n"
-    fix = "Edit the files named above."
+from tidemark.core.errors import ExitCode, TidemarkError
 
 
 @dataclass(kw_only=True, eq=False)
@@ -40,36 +31,3 @@ class QualityFailed(TidemarkError):
     def pages(self) -> str:
         """The path of the page in Data Docs, in parentheses; empty without a page."""
         return f" (Data Docs: {self.data_docs})" if self.data_docs else ""
-
-
-@dataclass(kw_only=True, eq=False)
-class NotBlocked(TerminalError):
-    """The published view already shows the plan that should be released."""
-
-    pipeline: str
-    sequence: int
-    status: str
-
-    problem = "Plan {sequence} of pipeline '{pipeline}' is already published (status: {status})."
-    fix = "No action is needed."
-
-
-@dataclass(kw_only=True, eq=False)
-class PlanReplaced(TerminalError):
-    """The data table has no rows of the plan, because later plans have replaced them."""
-
-    pipeline: str
-    sequence: int
-
-    problem = "Later plans have replaced all rows of plan {sequence} of pipeline {pipeline!r}."
-    fix = "Name a plan that replaced them: column plan_sequence of the rows in the data table."
-
-
-@dataclass(kw_only=True, eq=False)
-class SuiteExists(TerminalError):
-    """The file of a drafted suite exists; an operator may have edited it."""
-
-    file: str
-
-    problem = "The quality suite {file} already exists."
-    fix = "Print the draft with --dry-run, choose another --name, or remove the file."

@@ -7,10 +7,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tidemark.bronze.ingest.errors import PlanStillOpen
 from tidemark.bronze.ingest.ledgers import read_checked_ledger, recorded_plan, refuse_cancelled
 from tidemark.bronze.ingest.ports import Ports
-from tidemark.bronze.repair.errors import PlanNotLanded
+from tidemark.bronze.repair.errors import NothingToDo
 from tidemark.core.accounting import Landing
+from tidemark.core.errors import InvalidSelection
 from tidemark.core.events import EventKind, PublicationDecided
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import (
@@ -23,7 +25,6 @@ from tidemark.core.offsets import (
 from tidemark.core.plan import Plan, PlanRef
 from tidemark.core.publication import PublicationStatus
 from tidemark.delta.conflicts import retry_on_conflict
-from tidemark.quality.errors import NotBlocked, PlanReplaced
 from tidemark.silver.typed.decoder import HiddenOffsets
 
 log = logging.getLogger(__name__)
@@ -91,9 +92,9 @@ class PlanPublication:
 class Publication:
     """Reads and decides which plans of one pipeline the published view shows.
 
-    Decisions never change rows of the data table. Methods about one plan raise `UnknownPlan` if the
-    pipeline has no such plan. They raise `PlanNotLanded`, `PlanCancelled` or `PlanReplaced` if none
-    of its rows are in the table.
+    Decisions never change rows of the data table. Methods about one plan raise
+    `InvalidSelection` if the pipeline has no such plan. They raise `PlanStillOpen`, `PlanCancelled`
+    or `InvalidSelection` if none of its rows are in the table.
     """
 
     pipeline: str
@@ -208,7 +209,7 @@ class Publication:
             dry_run: Return the decision without recording it.
 
         Raises:
-            NotBlocked: The published view already shows all rows of the plan.
+            NothingToDo: The published view already shows all rows of the plan.
             HistoriesDiverge, ControlConflict: See `read_checked_ledger` and `retry_on_conflict`.
         """
         return retry_on_conflict(
@@ -222,7 +223,7 @@ class Publication:
     ) -> PlanPublication:
         """Hide a plan from the published view, regardless of its check results.
 
-        Arguments and errors are those of `release`, without `NotBlocked`.
+        Arguments and errors are those of `release`, without `NothingToDo`.
         """
         return retry_on_conflict(
             lambda: self._decide(
@@ -256,9 +257,8 @@ class Publication:
             # The answer of the append was lost.
             return current
         if status is PublicationStatus.RELEASED and record.decision and current.is_published:
-            raise NotBlocked(
-                pipeline=self.pipeline, sequence=sequence, status=record.decision.status
-            )
+            shown = f"plan {sequence} is already published (status: {record.decision.status})"
+            raise NothingToDo(pipeline=self.pipeline, finding=shown)
         if not dry_run:
             control.append(ledger, [decided], self.ports.now())
             log.info("decided pipeline=%s plan=%d status=%s", self.pipeline, sequence, status)
@@ -289,11 +289,11 @@ def _by_topic_id(
 def landing_of(record: PlanRecord) -> Landing:
     """Return what a plan landed, including ranges that later plans replaced.
 
-    Raises `PlanCancelled` for an abandoned or undone plan, and `PlanNotLanded` for an open one.
+    Raises `PlanCancelled` for an abandoned or undone plan, and `PlanStillOpen` for an open one.
     """
     refuse_cancelled(record)
     if record.landed_originally is None:
-        raise PlanNotLanded(pipeline=record.plan.pipeline, sequence=record.plan.sequence)
+        raise PlanStillOpen.before_landing(record.plan.pipeline, record.plan.sequence)
     return record.landed_originally
 
 
@@ -301,5 +301,5 @@ def _current_landing(record: PlanRecord) -> Landing:
     """Return the rows that a plan has in the data table; raises the errors of `Publication`."""
     landing_of(record)
     if record.held_now is None or not record.held_now.counts:
-        raise PlanReplaced(pipeline=record.plan.pipeline, sequence=record.plan.sequence)
+        raise InvalidSelection.of_replaced_plan(record.plan.pipeline, record.plan.sequence)
     return record.held_now

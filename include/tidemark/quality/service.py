@@ -39,7 +39,7 @@ class QualityChecker(Protocol):
         """Check a batch. A failed check is a result, not an exception.
 
         Raises:
-            SuiteError: The suite's file is invalid.
+            SpecError: The suite's file is invalid.
         """
 
     def record(self, report: QualityReport) -> None:
@@ -68,7 +68,7 @@ class Quality:
         A repetition adds another attempt. If checks run at the same time, a block wins.
 
         Raises:
-            UnknownPlan, PlanNotLanded: There is no such plan, or it has not landed.
+            InvalidSelection, PlanStillOpen: There is no such plan, or it has not landed.
             PlanCancelled: The plan was abandoned or undone, perhaps during the check.
             HistoriesDiverge, ControlConflict: See `read_checked_ledger` and `retry_on_conflict`.
         """

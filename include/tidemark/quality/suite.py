@@ -22,8 +22,7 @@ from tidemark.core.errors import SetupError
 from tidemark.core.suggestions import did_you_mean, some_of
 from tidemark.quality.check_results import Severity
 from tidemark.quality.checks import BUILT_IN_CHECKS, BuiltInCheck
-from tidemark.quality.errors import SuiteError
-from tidemark.spec.errors import Problem
+from tidemark.spec.errors import Problem, SpecError
 from tidemark.spec.rule_check import syntax_problem
 from tidemark.spec.schema_limits import load_json
 
@@ -86,7 +85,7 @@ def load_suite(path: Path) -> Suite:
     """Return the suite of a file.
 
     Raises:
-        SuiteError: The file is invalid. The error contains every problem.
+        SpecError: The file is invalid. The error contains every problem.
     """
     file = str(path)
     try:
@@ -102,7 +101,7 @@ def load_suite(path: Path) -> Suite:
         for key, expected, found in _problems(content, path.stem)
     ]
     if problems:
-        raise SuiteError(problems=tuple(problems))
+        raise SpecError.of_suite(tuple(problems))
     settings = content.get("meta", {}).get("tidemark", {})
     return Suite(
         name=content["name"],
@@ -134,8 +133,9 @@ def masked_payloads(masked: Collection[str]) -> frozenset[str]:
     return _PAYLOADS & set(masked) if set(masked) <= set(BATCH_COLUMNS) else _PAYLOADS
 
 
-def _suite_error(file: str, key: str, expected: str, found: str) -> SuiteError:
-    return SuiteError(problems=(Problem(file=file, key=key, expected=expected, found=found),))
+def _suite_error(file: str, key: str, expected: str, found: str) -> SpecError:
+    problem = Problem(file=file, key=key, expected=expected, found=found)
+    return SpecError.of_suite((problem,))
 
 
 def _with_override(check: BuiltInCheck, override: Mapping[str, Any]) -> BuiltInCheck:
@@ -312,7 +312,7 @@ def expectation_schemas() -> Mapping[str, Mapping[str, Any]]:
     package = importlib.util.find_spec("great_expectations")
     if package is None or not package.submodule_search_locations:
         raise SetupError(
-            subject="The quality check cannot read suites.",
+            finding="The quality check cannot read suites.",
             needed="the package great_expectations in this environment",
             seen="none",
             advice="Install requirements.txt.",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tidemark.core.errors import SetupError
 from tidemark.spark.engine import MODE_VARIABLE, Server, ShowTasks
-from tidemark.spark.errors import EngineStopped, EngineUnavailable, EngineUnsuitable
+from tidemark.spark.errors import EngineStopped, EngineUnavailable
 from tidemark.spark.sessions import SQL_SETTINGS, disable_value_logging
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class ConnectSessions:
             no progress.
 
     Raises:
-        EngineUnsuitable: A setting is not a session setting.
+        SetupError: A setting is not a session setting.
     """
 
     def __init__(
@@ -157,8 +157,7 @@ class ConnectSessions:
 
         Raises:
             EngineUnavailable: The server does not answer.
-            EngineUnsuitable: The server refuses a setting.
-            SetupError: The server refuses this client.
+            SetupError: The server refuses a setting, or the server refuses this client.
         """
         with self._lock:
             if self._shared is None:
@@ -275,7 +274,7 @@ class ConnectSessions:
         except AnalysisException as refused:
             seen = f"refused ({refused.getCondition()})"
         if str(seen).lower() != value.lower():
-            raise EngineUnsuitable(
+            raise SetupError.of_engine(
                 engine=str(self.server),
                 mismatch=f"{key} is {seen} after a session set it to {value}",
                 needed=f"a server whose sessions accept {key}={value}",
@@ -310,12 +309,12 @@ def _do_nothing() -> None:
 
 
 def check_settings(server: Server, settings: Mapping[str, str]) -> None:
-    """Raise `EngineUnsuitable` for settings of a pipeline that a session would silently drop."""
+    """Raise `SetupError` for settings of a pipeline that a session would silently drop."""
     for key in settings:
         if not key.startswith((_PARQUET_PREFIX, *_SESSION_PREFIXES)) or key.startswith(
             _REDACTION_PREFIX
         ):
-            raise EngineUnsuitable(
+            raise SetupError.of_engine(
                 engine=str(server),
                 mismatch=f"{key} in the spark section is a setting of the whole application",
                 needed=f"keys that begin with {', '.join(_SESSION_PREFIXES)} or {_PARQUET_PREFIX}",
@@ -396,7 +395,7 @@ def server_error(server: Server, failure: Exception) -> Exception:
         return EngineUnavailable(engine=str(server), reason=lost)
     if grpc_status(failure) in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
         return SetupError(
-            subject=f"{server} refuses this client.",
+            finding=f"{server} refuses this client.",
             needed="the server's token",
             seen="a wrong token" if server.token else "no token",
             advice="Set SPARK_CONNECT_AUTHENTICATE_TOKEN, or in Airflow the connection's password.",

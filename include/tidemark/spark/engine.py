@@ -101,7 +101,7 @@ class Server:
         # PySpark cannot write an IPv6 address into its URL.
         if parts.scheme != SCHEME or not host or ":" in host or port == 0 or unknown:
             raise SetupError(
-                subject="The address of the Spark Connect server is invalid.",
+                finding="The address of the Spark Connect server is invalid.",
                 needed="sc://HOST:PORT, optionally followed by /;use_ssl=true;user_id=NAME",
                 seen=re.sub(r"(?i)(token=)[^;]*|//[^/@]*@", r"\1***", url),
                 advice="Correct --master, or in Airflow the connection of type spark_connect.",

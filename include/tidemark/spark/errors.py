@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from signal import Signals
 
-from tidemark.core.errors import TerminalError, TransientError
+from tidemark.core.errors import TransientError
 
 _HEAP_CODES = (3, 52)
 """Exit codes after an OutOfMemoryError: of a JVM with ExitOnOutOfMemoryError, and of Spark."""
@@ -68,24 +68,3 @@ class EngineUnavailable(TransientError):
         "safe. To run without a server, use --master 'local[*]', or in Airflow a connection of "
         "type spark."
     )
-
-
-@dataclass(kw_only=True, eq=False)
-class EngineUnsuitable(TerminalError):
-    """A Spark Connect server would land different data than spark-submit, or none.
-
-    Attributes:
-        engine: The server.
-        mismatch: The mismatch, in one clause.
-        needed: The required state of the server.
-        advice: The remedy, in one sentence.
-    """
-
-    engine: str
-    mismatch: str
-    needed: str
-    advice: str
-
-    problem = "{engine} cannot be used: {mismatch}."
-    expected = "{needed}"
-    fix = "{advice}"

@@ -234,7 +234,7 @@ def _setup_error(chain: list[_Cause]) -> SetupError | None:
         if source or is_class:
             name = each.kind.rpartition(".")[2]
             return SetupError(
-                subject="Spark lacks a class or a data source.",
+                finding="Spark lacks a class or a data source.",
                 needed="the jars of `make setup` on the class path of the driver and the executors",
                 seen=source[0] if source else f"{name}: {each.message}"[:_LONGEST_CAUSE],
                 advice="Run `make setup`. For a cluster, see docs/how-to/clusters.md.",

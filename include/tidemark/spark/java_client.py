@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tidemark.core.errors import SetupError
 from tidemark.core.plan import Plan
 from tidemark.core.record import Headers
 from tidemark.spark.connect import SUBMIT_ADVICE
-from tidemark.spark.errors import EngineUnsuitable
 from tidemark.spark.sessions import has_driver_jvm
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ def headers_at(
     Raises:
         Py4JError: The consumer failed.
         ValueError: The partition has no record at the offset.
-        EngineUnsuitable: The session is on a Spark Connect server, whose JVM is in another process.
+        SetupError: The session is on a Spark Connect server, whose JVM is in another process.
     """
     if not has_driver_jvm():
         place = f"partition {partition} offset {offset}"
-        raise EngineUnsuitable(
+        raise SetupError.of_engine(
             engine="Spark Connect",
             mismatch=f"the record at {place} has a timestamp that Spark alters, and a header whose "
             "name is not UTF-8",

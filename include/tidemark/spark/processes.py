@@ -127,7 +127,7 @@ def stop(name: str, running: Callable[[], Sequence[int]], *, timeout_s: float) -
         if _all_end(running, time.monotonic() + timeout_s):
             return
     raise SetupError(
-        subject=f"{name} does not stop.",
+        finding=f"{name} does not stop.",
         needed="no process after SIGTERM and SIGKILL",
         seen=listed("process id", running()),
         advice="Check them with ps: a process in state D waits for the disk.",

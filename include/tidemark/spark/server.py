@@ -33,7 +33,7 @@ from tidemark.spark.engine import (
     Server,
     without_connect,
 )
-from tidemark.spark.errors import EngineUnavailable, EngineUnsuitable
+from tidemark.spark.errors import EngineUnavailable
 from tidemark.spark.settings import LOCAL_ENVIRONMENT, LOCAL_SETTINGS, LOOPBACK
 from tidemark.spark.submit import search_path
 from tidemark.spark.workers import CODE_DIGEST
@@ -153,13 +153,13 @@ class SparkServer:
         """Return the server if it runs and has passed its checks, else None.
 
         Raises:
-            EngineUnsuitable: Another version of this package started the server.
+            SetupError: Another version of this package started the server.
         """
         state = self._load()
         if state is None or not state.code or not _is_running(state):
             return None
         if state.code != self._code():
-            raise EngineUnsuitable(
+            raise SetupError.of_engine(
                 engine="The Spark Connect server of this machine",
                 mismatch="another version of tidemark started it",
                 needed="a server of this version",
@@ -168,7 +168,7 @@ class SparkServer:
         try:
             token = self._token()
         except PermissionError:
-            raise EngineUnsuitable(
+            raise SetupError.of_engine(
                 engine="The Spark Connect server of this machine",
                 mismatch="another user started it, and only that user can read its token",
                 needed="a server of your own",
@@ -199,7 +199,7 @@ class SparkServer:
 
         Raises:
             SetupError: A port is taken, or the server ended during its start.
-            EngineUnavailable, EngineUnsuitable: The server does not listen in time, or fails a
+            EngineUnavailable, SetupError: The server does not listen in time, or fails a
                 check; this call stops it again.
             StorageFailure: The folder of the server cannot be written.
         """
@@ -318,7 +318,7 @@ class SparkServer:
         while not sockets.is_listening(LOOPBACK, state.port):
             if not _is_running(state):
                 raise SetupError(
-                    subject="The Spark Connect server ended during its start.",
+                    finding="The Spark Connect server ended during its start.",
                     needed=f"a server that keeps running; its output is in {self._output}",
                     seen=processes.last_lines(self._output),
                     advice="Fix the cause that the output shows. The server needs Java 17 and "

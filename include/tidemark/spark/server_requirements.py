@@ -8,10 +8,10 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from tidemark.core.errors import SetupError
 from tidemark.delta.errors import storage_error
 from tidemark.delta.storage import table_folder
 from tidemark.spark.connect import RESTART_ADVICE, server_error, session_loss
-from tidemark.spark.errors import EngineUnsuitable
 from tidemark.spark.workers import CODE_DIGEST, worker_code_digest
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def check_requirements(
         runs_python: Whether the server's Python workers must have this package.
 
     Raises:
-        EngineUnsuitable: The first check that fails.
+        SetupError: The first check that fails.
         EngineUnavailable, SetupError: As `ConnectSessions.shared` raises them.
     """
     from pyspark.errors import PySparkException
@@ -179,7 +179,7 @@ class _Checks:
                 "the same version of tidemark in the Python of its workers (spark.pyspark.python)",
             )
 
-    def _unshared_files(self, location: str) -> EngineUnsuitable:
+    def _unshared_files(self, location: str) -> SetupError:
         return self._unsuitable(
             f"it does not see the files of this machine at {location}",
             "storage that client and server share, with the same user",
@@ -194,7 +194,7 @@ class _Checks:
         row = self._session.sql(f"SELECT {expression}").first()
         return None if row is None else row[0]
 
-    def _unsuitable(self, problem: str, needed: str) -> EngineUnsuitable:
-        return EngineUnsuitable(
+    def _unsuitable(self, problem: str, needed: str) -> SetupError:
+        return SetupError.of_engine(
             engine=self._engine, mismatch=problem, needed=needed, advice=RESTART_ADVICE
         )

@@ -80,7 +80,7 @@ def require_free(host: str, ports: Iterable[int], purpose: str, choice: str) -> 
     for port in ports:
         if not wait_until_free(host, port):
             raise SetupError(
-                subject=f"Port {port} is in use.",
+                finding=f"Port {port} is in use.",
                 needed=f"a free port for {purpose}",
                 seen="another process listens on it",
                 advice=f"Stop that process, or choose another port: {choice}. "

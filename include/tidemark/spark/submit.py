@@ -98,7 +98,7 @@ def submit(
     program = shutil.which(engine.binary, path=path)
     if program is None:
         raise SetupError(
-            subject=f"The program {engine.binary} cannot be started.",
+            finding=f"The program {engine.binary} cannot be started.",
             needed="the spark-submit of requirements.txt on the PATH",
             seen="no such program",
             advice="Run `make setup`, and start tidemark from .venv/bin. For the DAGs, install "
@@ -221,7 +221,7 @@ def setup_error_in_message(message: str) -> SetupError | None:
 
 def _start_error(cause: str) -> SetupError:
     return SetupError(
-        subject=f"Spark cannot start: {cause[:_LONGEST_CAUSE]}.",
+        finding=f"Spark cannot start: {cause[:_LONGEST_CAUSE]}.",
         needed="a Spark master such as local[*] or spark://host:7077, and Java 17",
         seen=cause[:_LONGEST_CAUSE],
         advice=(

@@ -40,12 +40,26 @@ def _shortened(text: str, most: int) -> str:
 
 @dataclass(kw_only=True, eq=False)
 class SpecError(TerminalError):
-    """Pipeline specs are invalid. The error contains every problem of every file."""
+    """Pipeline specs, or a quality suite, are invalid. Contains every problem of every file.
+
+    Attributes:
+        problems: The problems.
+        files: The kind of files, as a noun phrase.
+        page: The page of the documentation that describes all keys; empty for those of specs.
+    """
 
     problems: tuple[Problem, ...]
+    files: str = "pipeline specs"
+    page: str = ""
 
-    problem = "{count:problem} in pipeline specs:\n{lines}\n"
+    problem = "{count:problem} in {files}:\n{lines}\n"
     fix = "Edit these files as described in {pages}."
+
+    @classmethod
+    def of_suite(cls, problems: tuple[Problem, ...]) -> Self:
+        """Return the error of a quality suite."""
+        page = "docs/reference/quality.md"
+        return cls(problems=problems, files="a quality suite", page=page)
 
     @property
     def count(self) -> int:
@@ -60,6 +74,8 @@ class SpecError(TerminalError):
     @property
     def pages(self) -> str:
         """Pages of the documentation that describe the keys."""
+        if self.page:
+            return self.page
         pages = {
             "docs/reference/typed.md"
             if problem.key.startswith("decode")
@@ -67,6 +83,35 @@ class SpecError(TerminalError):
             for problem in self.problems
         }
         return " and ".join(sorted(pages))
+
+
+@dataclass(kw_only=True, eq=False)
+class FileExists(TerminalError):
+    """The file of a draft exists; an operator may have edited it.
+
+    Attributes:
+        kind: The kind of file.
+        file: The file.
+        other_way: How to continue without a new file, as an imperative clause.
+    """
+
+    kind: str
+    file: str
+    other_way: str
+
+    problem = "The {kind} {file} already exists."
+    fix = "{other_way}, choose another --name, or remove the file to draft it again."
+
+    @classmethod
+    def of_spec(cls, file: str, pipeline: str) -> Self:
+        """A spec of this name exists."""
+        draft = f"`tidemark schema init {pipeline}` prints a draft of its section `decode`"
+        return cls(kind="spec", file=file, other_way=f"Edit the spec ({draft})")
+
+    @classmethod
+    def of_suite(cls, file: str) -> Self:
+        """A quality suite of this name exists."""
+        return cls(kind="quality suite", file=file, other_way="Print the draft with --dry-run")
 
 
 @dataclass(kw_only=True, eq=False)
@@ -88,37 +133,3 @@ class UnknownPipeline(TerminalError):
     def suggestion(self) -> str:
         """The pipeline with the most similar name, if any."""
         return did_you_mean(self.pipeline.partition("@")[0], self.known)
-
-
-@dataclass(kw_only=True, eq=False)
-class NotDecoded(TerminalError):
-    """The spec of the pipeline has no typed table."""
-
-    pipeline: str
-
-    problem = "Pipeline {pipeline!r} has no typed table."
-    fix = "Add a section `decode` to its spec; docs/how-to/typed.md describes it."
-
-
-@dataclass(kw_only=True, eq=False)
-class NotUpserted(TerminalError):
-    """The pipeline's spec has no upsert table."""
-
-    pipeline: str
-
-    problem = "Pipeline {pipeline!r} has no upsert table."
-    fix = "Add a section `decode.upsert` to its spec; docs/how-to/upsert.md describes it."
-
-
-@dataclass(kw_only=True, eq=False)
-class IsTyped(TerminalError):
-    """A command that needs a pipeline that reads Kafka got the pipeline of a typed table."""
-
-    pipeline: str
-    origin: str
-
-    problem = "Pipeline {pipeline!r} decodes the table of {origin!r}; it does not read Kafka."
-    fix = (
-        "Run the command for {origin!r}; its next run decodes the records. See `tidemark decode "
-        "--help`."
-    )

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from tidemark.core.errors import InvalidReference
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.spec.decode import DecodeSpec
-from tidemark.spec.errors import NotDecoded, NotUpserted
 from tidemark.spec.ref import PipelineKind, PipelineRef
 from tidemark.spec.upsert import UpsertSpec
 
@@ -151,15 +151,17 @@ class PipelineSpec:
         return self.decode.registry if self.decode and self.decode.framed_parts else None
 
     def decoding(self) -> DecodeSpec:
-        """Return the section `decode`; raises NotDecoded without one."""
+        """Return the section `decode`; raises InvalidReference without one."""
         if self.decode is None:
-            raise NotDecoded(pipeline=self.origin)
+            raise InvalidReference.without_table(self.origin, kind="typed", section="decode")
         return self.decode
 
     def upsert(self) -> UpsertSpec:
-        """Return the section `decode.upsert`; raises NotUpserted without one."""
+        """Return the section `decode.upsert`; raises InvalidReference without one."""
         if self.decode is None or self.decode.upsert is None:
-            raise NotUpserted(pipeline=self.origin)
+            raise InvalidReference.without_table(
+                self.origin, kind="upsert", section="decode.upsert"
+            )
         return self.decode.upsert
 
     @property
@@ -168,11 +170,11 @@ class PipelineSpec:
         return self.decode is not None and self.decode.upsert is not None
 
     def typed_spec(self) -> PipelineSpec:
-        """Return the pipeline of the typed table; raises NotDecoded without one."""
+        """Return the pipeline of the typed table; raises InvalidReference without one."""
         return self._of_kind(PipelineKind.TYPED, self.decoding().target)
 
     def upsert_spec(self) -> PipelineSpec:
-        """Return the pipeline of the upsert table; raises NotUpserted without one."""
+        """Return the pipeline of the upsert table; raises InvalidReference without one."""
         return self._of_kind(PipelineKind.UPSERT, self.upsert().target)
 
     def _of_kind(self, kind: PipelineKind, target: str) -> PipelineSpec:

@@ -47,7 +47,9 @@ class PipelineRef:
         if not at:
             return cls(name)
         if table not in _NAMED:
-            raise InvalidReference(rule=f"one of {', '.join(_NAMED)} after @", seen=repr(table))
+            raise InvalidReference.of_name(
+                rule=f"one of {', '.join(_NAMED)} after @", seen=repr(table)
+            )
         return cls(name, _NAMED[table])
 
     def __str__(self) -> str:

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Self
 
-from tidemark.core.errors import TerminalError
+from tidemark.core.errors import CaseTexts, TerminalError
 
 
-@dataclass(kw_only=True, eq=False)
-class InvalidQuery(TerminalError):
+class InvalidQuery(CaseTexts, TerminalError):
     """DuckDB cannot run the query."""
 
-    reason: str
+    @classmethod
+    def of_statement(cls, reason: str) -> Self:
+        """A statement is wrong."""
+        return cls(
+            finding=f"The query failed: {reason}",
+            advice=(
+                "Correct the query. `tidemark sql --tables` lists the tables, and the statement "
+                "`DESCRIBE TABLE_NAME` the columns of one."
+            ),
+        )
 
-    problem = "The query failed: {reason}"
-    fix = (
-        "Correct the query. `tidemark sql --tables` lists the tables, and the statement `DESCRIBE "
-        "TABLE_NAME` the columns of one."
-    )
-
-
-@dataclass(kw_only=True, eq=False)
-class UnknownTable(TerminalError):
-    """The query names a table that does not exist, or a name that several tables have."""
-
-    table: str
-    reason: str
-    similar: tuple[str, ...]
-
-    problem = "The table name {table} cannot be resolved: {reason}."
-    fix = "{advice} `tidemark sql --tables` lists all tables."
-
-    @property
-    def advice(self) -> str:
-        """The names to use, if any are similar."""
-        if self.similar:
-            return f"Use {' or '.join(self.similar)}."
-        return "Correct the name, or fill the table first, for example with `tidemark run`."
+    @classmethod
+    def of_table(cls, table: str, reason: str, similar: tuple[str, ...]) -> Self:
+        """The query names a table that does not exist, or a name that several tables have."""
+        if similar:
+            advice = f"Use {' or '.join(similar)}."
+        else:
+            advice = "Correct the name, or fill the table first, for example with `tidemark run`."
+        return cls(
+            finding=f"The table name {table} cannot be resolved: {reason}.",
+            advice=f"{advice} `tidemark sql --tables` lists all tables.",
+        )

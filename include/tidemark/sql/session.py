@@ -27,7 +27,7 @@ from tidemark.delta.errors import ForeignTable
 from tidemark.delta.published_view import published_rows
 from tidemark.delta.table_io import open_if_exists
 from tidemark.delta.unreadable_files import translate_read_errors
-from tidemark.sql.errors import InvalidQuery, UnknownTable
+from tidemark.sql.errors import InvalidQuery
 from tidemark.sql.tables import Catalog, LakeTable, TableName, quoted
 
 _SETTINGS: Mapping[str, str] = {
@@ -86,13 +86,13 @@ class SqlSession:
         The session opens a table when a text first contains its name, and keeps that version.
 
         Raises:
-            InvalidQuery, UnknownTable: DuckDB cannot run a statement.
+            InvalidQuery: DuckDB cannot run a statement.
             UnreadableFile, StorageFailure, DeltaLogDamaged: A table cannot be read.
         """
         with self._named_errors():
             statements = self._connection.extract_statements(sql)
         if not statements:
-            raise InvalidQuery(reason="it contains no statement.")
+            raise InvalidQuery.of_statement("it contains no statement.")
         self._open_tables(sql)
         with self._named_errors():
             for each in statements:
@@ -212,7 +212,7 @@ class SqlSession:
         text = str(failed).strip()
         missing = _MISSING_TABLE.match(text)
         if missing is None:
-            return InvalidQuery(reason=visible(text))
+            return InvalidQuery.of_statement(visible(text))
         name = missing["name"]
         candidates = [each.name for each in self._catalog.named(name)]
         for each in candidates:
@@ -226,7 +226,7 @@ class SqlSession:
         else:
             reason = "no table of this home has the name"
             similar = self._catalog.similar(name)
-        return UnknownTable(table=name, reason=reason, similar=tuple(map(str, similar)))
+        return InvalidQuery.of_table(name, reason, tuple(map(str, similar)))
 
 
 @contextmanager

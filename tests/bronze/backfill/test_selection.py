@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.bronze.backfill.errors import TooManyChunks
+from tidemark.bronze.backfill.errors import BackfillTooLarge
 from tidemark.bronze.backfill.selection import (
     MAX_CHUNKS,
     OffsetRanges,
@@ -110,6 +110,6 @@ def test_a_chunk_has_at_most_twenty_ranges_of_a_partition() -> None:
 
 def test_too_many_chunks_are_refused_with_a_sufficient_chunk_size() -> None:
     wanted = {0: SpanSet.of([Span(0, 10**15)])}
-    with pytest.raises(TooManyChunks, match=f"at least {10**12:,} offsets"):
+    with pytest.raises(BackfillTooLarge, match=f"at least {10**12:,} offsets"):
         chunks("events", wanted, 1, 1)
     assert len(chunks("events", wanted, 10**12, 10**12)) == MAX_CHUNKS

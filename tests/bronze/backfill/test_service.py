@@ -16,28 +16,15 @@ from tests.support.plans import (
     land_and_delete_before_watermarks,
     make_spec,
 )
-from tidemark.bronze.backfill.errors import (
-    BackfillAhead,
-    BackfillTooLarge,
-    BackfillUnfinished,
-    UnknownBackfill,
-)
+from tidemark.bronze.backfill.errors import BackfillAhead, BackfillTooLarge, BackfillUnfinished
 from tidemark.bronze.backfill.selection import Selection, TimeWindow, select
 from tidemark.bronze.backfill.service import BackfillPreview, check_finished, recorded_request
-from tidemark.bronze.ingest.errors import (
-    BackfillOpen,
-    LogTruncated,
-    NoStartOffset,
-    RecordsMissed,
-    UnknownPlan,
-)
+from tidemark.bronze.ingest.errors import LogTruncated, NoStartOffset, PlanStillOpen, RecordsMissed
 from tidemark.bronze.ingest.planner import PlanOutcome
 from tidemark.core.errors import (
-    InvalidRange,
-    OtherIncarnation,
+    InvalidSelection,
     TopicChanged,
     TopicRecreated,
-    UnknownPartition,
 )
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.spec.model import StartPolicy
@@ -171,7 +158,7 @@ def test_a_time_window_is_resolved_in_each_partition() -> None:
     assert missing_offsets(preview(pipeline, window(2, 9))) == {0: [(6, 15)]}
     assert missing_offsets(preview(pipeline, window(1, 3, 1))) == {1: [(0, 4)]}
     assert missing_offsets(preview(pipeline, window(7, 9))) == {}
-    with pytest.raises(UnknownPartition):
+    with pytest.raises(InvalidSelection, match="no partition 7"):
         preview(pipeline, window(1, 3, 7))
 
 
@@ -190,7 +177,7 @@ def test_ranges_of_an_abandoned_plan_can_be_selected_by_its_number() -> None:
     plan = pipeline.plan("run")
     pipeline.abandon.abandon(plan.sequence, "ops", "too much")
     assert missing_offsets(preview(pipeline, select(plan=plan.sequence))) == {0: [(0, 10)]}
-    with pytest.raises(UnknownPlan):
+    with pytest.raises(InvalidSelection, match="no plan 9"):
         preview(pipeline, select(plan=9))
 
 
@@ -198,12 +185,12 @@ def test_offsets_outside_the_log_are_refused_and_deleted_ones_skipped_on_request
     pipeline = started_pipeline()
     pipeline.kafka.delete_records("events", 0, 4)
     events = len(pipeline.control.rows)
-    for offsets, error in (
-        ("0:5-11", InvalidRange),
-        ("0:2-6", InvalidRange),
-        ("2:0-1", UnknownPartition),
+    for offsets, problem in (
+        ("0:5-11", r"Invalid range \[5, 11\)"),
+        ("0:2-6", r"Invalid range \[2, "),
+        ("2:0-1", "no partition 2"),
     ):
-        with pytest.raises(error):
+        with pytest.raises(InvalidSelection, match=problem):
             preview(pipeline, select(offsets=[offsets]))
     assert missing_offsets(preview(pipeline, select(offsets=["0:2-6"]), readable_only=True)) == {
         0: [(4, 6)]
@@ -292,7 +279,7 @@ def test_an_interrupted_chunk_continues_with_its_plan() -> None:
     open_plan = pipeline.backfills.plan_chunk("ops", 1).plan
     with pytest.raises(BackfillAhead):
         pipeline.backfills.plan_chunk("ops", 2)
-    with pytest.raises(BackfillOpen):
+    with pytest.raises(PlanStillOpen, match="is still open"):
         preview(pipeline, select(offsets=["0:0-1"]))
     again = pipeline.backfills.plan_chunk("ops", 1)
     assert (again.outcome, again.plan) == (PlanOutcome.KEPT, open_plan)
@@ -328,7 +315,7 @@ def test_a_chunk_of_a_recreated_topic_is_refused() -> None:
     with pytest.raises(TopicRecreated):
         pipeline.backfills.plan_chunk("ops", 1)
     pipeline.decisions.accept_recreation("ops", "moved")
-    with pytest.raises(OtherIncarnation):
+    with pytest.raises(InvalidSelection, match="belong to an earlier topic"):
         pipeline.backfills.plan_chunk("ops", 1)
     assert not any(each.done for each in pipeline.backfills.progress("ops"))
 
@@ -344,10 +331,10 @@ def test_ranges_of_a_plan_of_a_deleted_topic_are_refused() -> None:
         preview(pipeline, select(plan=1))
     pipeline.decisions.accept_recreation("ops", "moved")
     before = list(pipeline.control.rows)
-    with pytest.raises(OtherIncarnation) as refused:
+    with pytest.raises(InvalidSelection, match="belong to an earlier topic") as refused:
         preview(pipeline, select(plan=1), readable_only=True)
-    assert (refused.value.topic_id, refused.value.current) == ("id-1", "id-2")
-    with pytest.raises(OtherIncarnation):
+    assert (refused.value.needed, refused.value.seen) == ("topic id id-1", "topic id id-2")
+    with pytest.raises(InvalidSelection, match="belong to an earlier topic"):
         pipeline.backfills.plan_whole(select(plan=1), "run")
     assert pipeline.control.rows == before
     assert missing_offsets(preview(pipeline, select(retained=True))) == {0: [(0, 20)]}
@@ -487,7 +474,7 @@ def test_offsets_deleted_before_planning_are_refused_or_skipped_as_requested() -
     lenient = preview(pipeline, select(offsets=["0:0-6"]), 4, readable_only=True)
     pipeline.backfills.request(lenient, "lenient", approved=False)
     pipeline.kafka.delete_records("events", 0, 1)
-    with pytest.raises(InvalidRange, match="low watermark is 1"):
+    with pytest.raises(InvalidSelection, match="low watermark is 1"):
         pipeline.backfills.plan_chunk("strict", 1)
     land(pipeline, 2, "strict")
     land(pipeline, 1, "lenient")
@@ -599,9 +586,9 @@ def test_a_window_skips_offsets_deleted_during_planning() -> None:
 def test_an_unknown_chunk_or_backfill_is_refused() -> None:
     pipeline = started_pipeline()
     request(pipeline, select(offsets=["0:0-4"]), 2)
-    with pytest.raises(UnknownBackfill, match=r"recorded chunks: 2"):
+    with pytest.raises(InvalidSelection, match=r"recorded chunks: 2"):
         pipeline.backfills.plan_chunk("ops", 3)
-    with pytest.raises(UnknownBackfill, match="no chunk 1 of a backfill requested by unknown"):
+    with pytest.raises(InvalidSelection, match="no chunk 1 of a backfill requested by unknown"):
         pipeline.backfills.progress("unknown")
 
 

@@ -12,8 +12,8 @@ from tidemark.bronze.ingest.errors import LogTruncated, NoStartOffset
 from tidemark.core.errors import (
     EndBehindCommitted,
     LostRange,
-    PartitionsShrunk,
     TidemarkError,
+    TopicChanged,
     TopicRecreated,
 )
 from tidemark.core.offsets import Span, SpanSet
@@ -55,7 +55,7 @@ def error_of(step: Callable[[], object]) -> type[TidemarkError] | None:
 
 CHANGES: list[tuple[Callable[[MemoryPipeline], None], type[TidemarkError]]] = [
     (recreate, TopicRecreated),
-    (shrink, PartitionsShrunk),
+    (shrink, TopicChanged),
     (truncate, EndBehindCommitted),
     (truncate_and_grow, LogTruncated),
     (delete, LostRange),

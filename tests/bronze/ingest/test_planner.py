@@ -17,7 +17,7 @@ from tests.support.plans import (
 )
 from tests.support.services import NOW
 from tidemark.bronze.backfill.selection import select
-from tidemark.bronze.ingest.errors import BackfillOpen, LogTruncated, NoStartOffset
+from tidemark.bronze.ingest.errors import LogTruncated, NoStartOffset, PlanStillOpen
 from tidemark.bronze.ingest.planner import Planner, PlanOutcome, PlanResult
 from tidemark.core.errors import LostRange, TopicRecreated
 from tidemark.core.ledger import Ledger
@@ -493,7 +493,7 @@ def test_a_second_backfill_waits_for_the_first() -> None:
     request = wanted((0, 0, 5))
     open_plan = pipeline.planner.backfill(request, RunOrigin("first")).plan
     assert pipeline.planner.backfill(request, RunOrigin("first")).plan == open_plan
-    with pytest.raises(BackfillOpen):
+    with pytest.raises(PlanStillOpen, match="is still open"):
         pipeline.planner.backfill(wanted((0, 5, 9)), RunOrigin("second"))
 
 
@@ -510,7 +510,7 @@ def test_a_preview_raises_the_error_of_the_plan() -> None:
     pipeline = MemoryPipeline(spec=make_spec(start=StartPolicy.LATEST))
     pipeline.produce(0, 10)
     pipeline.planner.backfill(wanted((0, 0, 5)), RunOrigin("first"))
-    with pytest.raises(BackfillOpen):
+    with pytest.raises(PlanStillOpen, match="is still open"):
         pipeline.backfills.preview(select(offsets=["0:5-9"]), None, readable_only=False)
     pipeline.produce(0, 1)
     pipeline.planner.plan("run")

@@ -20,9 +20,8 @@ from tests.support.lake import Lake
 from tests.support.plans import make_plan, wanted
 from tests.support.services import NOW
 from tests.support.transactions import produce_values
-from tidemark.bronze.ingest.errors import PlanFenced
 from tidemark.bronze.ingest.spark_sink import SparkSink
-from tidemark.core.errors import TableBehindLedger, TableRestored, TidemarkError
+from tidemark.core.errors import PlanCannotLand, TableBehindLedger, TidemarkError
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.watermarks import IsolationLevel
@@ -134,7 +133,7 @@ def test_i7_a_fenced_transaction_is_not_mistaken_for_a_landing(
     raise_transaction(pipeline, plan, plan.sequence)
     pipeline.land(plan)
     assert pipeline.table.find_landing(plan) is None
-    with pytest.raises(PlanFenced):
+    with pytest.raises(PlanCannotLand, match="fenced its transaction"):
         pipeline.ingest.execute(plan.sequence)
     assert len(lake.rows()) == 5
     assert pipeline.committed() == {0: 5}
@@ -183,7 +182,7 @@ def test_i5_a_restore_is_detected_and_can_be_reverted(
         produce_values(broker.bootstrap, pipeline.spec.topic, 3)
         landed = pipeline.run(run).landing
     DeltaTable(pipeline.uri).restore(landed.table_version - 1)
-    with pytest.raises(TableRestored):
+    with pytest.raises(TableBehindLedger, match="A RESTORE"):
         pipeline.planner.plan("third")
     DeltaTable(pipeline.uri).restore(landed.table_version)
     produce_values(broker.bootstrap, pipeline.spec.topic, 3)

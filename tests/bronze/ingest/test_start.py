@@ -16,7 +16,7 @@ from tidemark.bronze.ingest.errors import (
 from tidemark.bronze.ingest.start import StartOutcome, group_position
 from tidemark.bronze.ingest.start_rules import OtherPartitions, SourceOffsets, given_offsets
 from tidemark.bronze.repair.exports import Exports
-from tidemark.core.errors import EndBehindCommitted, LostRange, TopicRecreated, UnknownPartition
+from tidemark.core.errors import EndBehindCommitted, InvalidSelection, LostRange, TopicRecreated
 from tidemark.core.ledger import Ledger
 from tidemark.kafka.errors import GroupActive, TopicMissing
 from tidemark.spec.model import StartPolicy
@@ -194,7 +194,7 @@ def test_the_loser_of_two_concurrent_starts_is_refused(pipeline: MemoryPipeline)
 @pytest.mark.parametrize(
     ("offsets", "error"),
     [
-        ({0: 4, 1: 4, 2: 4}, UnknownPartition),
+        ({0: 4, 1: 4, 2: 4}, InvalidSelection),
         ({0: 4, 1: 11}, InvalidStart),
         ({0: 4, 1: -1}, InvalidStart),
         ({0: 4}, InvalidStart),

@@ -87,7 +87,7 @@ def test_the_plan_of_a_damaged_file_is_undone_and_lands_again(
     for command in (lake.verified, lambda: lake.maintenance().maintain(WEEK)):
         with pytest.raises(UnreadableFile, match=f"{broken.name}.*plan 2 only") as caught:
             command()
-        assert (caught.value.first_plan, caught.value.last_plan) == (2, 2)
+        assert "rows of plan 2 only" in caught.value.repair
     assert lake.undo.undo(2, "test", "a damaged file").rows == 4
     assert lake.rows() == [(0, offset) for offset in (0, 1, 2, 3, 8, 9, 10, 11)]
     lake.run(1)
@@ -133,7 +133,7 @@ def test_an_undo_that_has_to_rewrite_a_damaged_file_records_nothing(tmp_path: Pa
     recorded = lake.control.ledger("events").event_number
     with pytest.raises(UnreadableFile, match="RESTORE") as caught:
         lake.undo.undo(1, "test", "a mistake")
-    assert (caught.value.first_plan, caught.value.last_plan) == (1, 2)
+    assert "rows of several plans" in caught.value.repair
     assert lake.control.ledger("events").event_number == recorded
     DeltaTable(lake.uri).restore(before)
     lake.repair.rewind("test", "a damaged file")

@@ -18,9 +18,9 @@ from tests.support.plans import (
 )
 from tests.support.services import with_ports
 from tests.support.zombies import PortWithStep
-from tidemark.bronze.ingest.errors import PlanCancelled
+from tidemark.bronze.ingest.errors import PlanCancelled, PlanStillOpen
 from tidemark.bronze.ingest.planner import PlanOutcome
-from tidemark.bronze.repair.errors import PlanLanded, PlanStillOpen, RowsInDoubt, UndoUnfinished
+from tidemark.bronze.repair.errors import NothingToDo, RowsInDoubt, UndoUnfinished
 from tidemark.core.errors import TidemarkError, TopicRecreated
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
@@ -53,7 +53,7 @@ def test_a_dry_run_abandons_nothing() -> None:
     assert plan == pipeline.ledger.plans[1].plan
     assert (pipeline.ledger.event_number, pipeline.table.commits) == (before, [])
     pipeline.land(plan)
-    with pytest.raises(PlanLanded):
+    with pytest.raises(NothingToDo, match="has landed"):
         pipeline.abandon.abandon(1, "ops", "too large", dry_run=True)
     assert pipeline.ledger.event_number == before
     assert pipeline.ingest.execute(1).landing.records == 10
@@ -81,7 +81,7 @@ def test_a_dry_run_raises_the_errors_of_abandon(
         else:
             outcomes.append(None)
     in_doubt = None if discard else RowsInDoubt
-    assert outcomes == [in_doubt if recreated and not recorded else PlanLanded] * 2
+    assert outcomes == [in_doubt if recreated and not recorded else NothingToDo] * 2
 
 
 def test_i4_a_zombie_driver_cannot_land_an_abandoned_plan() -> None:
@@ -105,7 +105,7 @@ def test_a_landed_plan_cannot_be_abandoned() -> None:
     plan = pipeline.ledger.plans[1].plan
     pipeline.table.land(plan)
     for _ in range(2):
-        with pytest.raises(PlanLanded):
+        with pytest.raises(NothingToDo, match="has landed"):
             pipeline.abandon.abandon(1, "ops", "looked stuck")
     assert pipeline.committed()[0] == 10
 
@@ -209,7 +209,7 @@ def test_discard_never_removes_rows_of_the_planned_topic() -> None:
     pipeline = pipeline_with_open_plan()
     plan = pipeline.ledger.plans[1].plan
     pipeline.table.land(plan)
-    with pytest.raises(PlanLanded):
+    with pytest.raises(NothingToDo, match="has landed"):
         pipeline.abandon.abandon(1, "ops", "why", discard=True)
     assert len(pipeline.table.rows) == 10
     assert pipeline.ledger.plans[1].held_now is not None

@@ -8,8 +8,9 @@ import pytest
 
 from tests.support.memory import MemoryPartition
 from tests.support.plans import MemoryPipeline, make_spec
-from tidemark.bronze.repair.errors import NothingToDo, PlanStillOpen
-from tidemark.core.errors import LostRange, TopicChanged, TopicRecreated, UnknownPartition
+from tidemark.bronze.ingest.errors import PlanStillOpen
+from tidemark.bronze.repair.errors import NothingToDo
+from tidemark.core.errors import InvalidSelection, LostRange, TopicChanged, TopicRecreated
 from tidemark.core.offsets import Span, SpanSet
 
 
@@ -70,7 +71,7 @@ def test_i7_accepting_a_loss_of_readable_offsets_is_refused(
         pipeline.kafka.delete_records("events", 0, 7)
     with pytest.raises(NothingToDo):
         pipeline.decisions.accept_loss(partitions, "ann", "why")
-    with pytest.raises(UnknownPartition):
+    with pytest.raises(InvalidSelection, match="no partition 7"):
         pipeline.decisions.accept_loss([7], "ann", "why")
     assert not any(row["event"] == "loss_accepted" for row in pipeline.control.rows)
 

@@ -15,10 +15,11 @@ from tests.support.plans import MemoryPipeline, wanted
 from tests.support.services import with_ports
 from tests.support.zombies import PortWithStep
 from tidemark.bronze.backfill.selection import OffsetRanges
+from tidemark.bronze.ingest.errors import PlanStillOpen
 from tidemark.bronze.ingest.start_rules import given_offsets
-from tidemark.bronze.repair.errors import OnlyCopy, PlanLanded, PlanNotLanded
+from tidemark.bronze.repair.errors import NothingToDo
 from tidemark.bronze.repair.exports import Exports
-from tidemark.core.errors import LostRange, TidemarkError
+from tidemark.core.errors import LostRange, OnlyCopy, TidemarkError
 from tidemark.core.origins import RunOrigin
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.delta.errors import EngineFailed, StorageRefused, StorageUnavailable
@@ -26,20 +27,20 @@ from tidemark.kafka.errors import (
     InvalidConnection,
     KafkaRefused,
     KafkaUnavailable,
-    KafkaUnreachable,
     NoTopicId,
     TopicMissing,
-    UnknownConnection,
 )
 
 FAILURES = {
-    "away": KafkaUnreachable(addresses="broker:9092", operation="a test", reason="no answer"),
+    "away": KafkaUnavailable(addresses="broker:9092", operation="a test", reason="no answer"),
     "silent leader": KafkaUnavailable(operation="a test", reason="no answer"),
     "wrong password": KafkaRefused(operation="a test", reason="Authentication failed"),
     "not described": TopicMissing(topic="events"),
     "old broker": NoTopicId(topic="events"),
-    "undefined": UnknownConnection(connection="kafka_default"),
-    "broken": InvalidConnection(connection="kafka_default", rule="JSON", seen="a text"),
+    "undefined": InvalidConnection.of_undefined("kafka_default"),
+    "broken": InvalidConnection.of_definition(
+        connection="kafka_default", rule="JSON", seen="a text"
+    ),
 }
 """Failures of every request to Kafka, by their cause."""
 
@@ -204,7 +205,7 @@ def test_each_step_succeeds_or_reports_the_answer_of_kafka(name: str) -> None:
     prepare, step = STEPS[name]
     site = Site()
     prepare(site)
-    with suppress(LostRange, PlanLanded):
+    with suppress(LostRange, NothingToDo):
         step(site)
 
 
@@ -254,7 +255,7 @@ def test_i3_an_undo_compares_a_plan_that_lands_meanwhile_with_kafka() -> None:
 
     control = PortWithStep(site.control, "plan_record", after=land_and_delete)
     undo = with_ports(site.undo, control=control)
-    with pytest.raises(PlanNotLanded):
+    with pytest.raises(PlanStillOpen, match="has not landed"):
         undo.undo(1, *WRONG)
     with pytest.raises(OnlyCopy):
         site.undo.undo(1, *WRONG)
@@ -276,7 +277,7 @@ def test_i3_offsets_of_a_partition_that_the_topic_lacks_count_as_lost(
     monkeypatch.setattr(site.kafka, "topic_watermarks", without_partition_1)
     with pytest.raises(OnlyCopy) as refused:
         site.undo.undo(1, *WRONG)
-    assert refused.value.offsets == 2
+    assert "no longer has 2 offsets" in refused.value.finding
 
 
 @pytest.mark.parametrize("failure", [StorageRefused, StorageUnavailable])

@@ -13,7 +13,7 @@ from tests.support.services import NOW
 from tidemark.core.errors import LedgerBehindTable
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import TableState
-from tidemark.delta.errors import CompactionConflict, EngineFailed
+from tidemark.delta.errors import EngineFailed, TableConflict
 from tidemark.delta.unreferenced_files import IsPlanFinished, StoredFile, TableFiles
 from tidemark.ops.maintenance.rules import MaintenanceOutcome
 from tidemark.ops.maintenance.service import Maintenance, finished_plans
@@ -46,7 +46,7 @@ class RecordingTable:
         self.steps.append("compact")
         if self.conflicts:
             self.conflicts -= 1
-            raise CompactionConflict(table="t", reason="rows were removed")
+            raise TableConflict.of_files("t", "rows were removed")
         return 4
 
     def remove_unreferenced(

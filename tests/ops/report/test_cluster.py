@@ -15,7 +15,7 @@ from tidemark.core.cluster import (
     Settings,
     TopicDescription,
 )
-from tidemark.kafka.errors import KafkaUnavailable, UnknownConnection
+from tidemark.kafka.errors import InvalidConnection, KafkaUnavailable
 from tidemark.ops.report.cluster import ClusterReport, ReadingPipeline, pipelines_by_topic
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import PipelineRef
@@ -72,7 +72,7 @@ ADDRESSES: Mapping[str, frozenset[str]] = {
 
 def addresses(connection: str) -> frozenset[str]:
     if connection not in ADDRESSES:
-        raise UnknownConnection(connection=connection)
+        raise InvalidConnection.of_undefined(connection)
     return ADDRESSES[connection]
 
 

@@ -19,7 +19,7 @@ from tests.support.file_lake import FileLake, double
 from tests.support.memory import MemoryTable
 from tests.support.plans import MemoryPipeline, make_spec, wanted
 from tests.support.services import Services
-from tidemark.core.errors import TidemarkError, UnknownPartition
+from tidemark.core.errors import InvalidSelection, TidemarkError
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.core.watermarks import TopicWatermarks
@@ -219,7 +219,7 @@ def test_the_rows_of_a_window_that_is_too_large_are_not_read(
             (),
         )
     assert rows_of(pipeline, 0, 3)["missing"] == "[1, 2)"
-    with pytest.raises(UnknownPartition):
+    with pytest.raises(InvalidSelection, match="no partition 2"):
         pipeline.pipeline.report.coverage.read(2)
 
 

@@ -20,7 +20,7 @@ import pytest
 from tests.support.registered_lake import RegisteredLake
 from tests.support.typed_lake import TypedLake
 from tidemark.bronze.ingest.protocols import ControlTable, Sink
-from tidemark.bronze.repair.errors import PlanLanded
+from tidemark.bronze.repair.errors import NothingToDo
 from tidemark.core.offsets import Span
 from tidemark.delta.data_table import DeltaDataTable
 from tidemark.silver.typed.quarantine import DeltaQuarantine, TypedTablePair
@@ -179,7 +179,7 @@ def replay(lake: TypedLake) -> None:
 def abandon(lake: TypedLake) -> None:
     """Abandon the replay, unless it has landed."""
     if lake.control.summary("events@typed").open_plans():
-        with suppress(PlanLanded):
+        with suppress(NothingToDo):
             lake.abandon.abandon(2, "test", "a mistake")
 
 

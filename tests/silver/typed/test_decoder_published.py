@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from tests.quality.test_publication import check, published_rows
 from tests.support.typed_lake import TypedLake
+from tidemark.bronze.repair.errors import NothingToDo
 from tidemark.core.datafile import DataFile
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
-from tidemark.quality.errors import NotBlocked
 from tidemark.silver.typed.decoder import HiddenOffsets
 from tidemark.silver.typed.errors import NoLongerPublished
 
@@ -318,7 +318,7 @@ def _act(lake: TypedLake, action: str, number: int) -> None:
         lake.bronze.publication.reject(sequence, "test", "wrong")
     elif action == "release":
         _ignoring(
-            NotBlocked,
+            NothingToDo,
             lambda: lake.bronze.publication.release(sequence, "test", "fine"),
         )
     elif action == "undo":

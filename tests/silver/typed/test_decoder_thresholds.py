@@ -10,8 +10,9 @@ import pytest
 
 from tests.support.framed_lake import FramedLake
 from tidemark.core.offsets import Span
-from tidemark.silver.typed.errors import DecoderChanged, InvalidRule, TooManyQuarantined
+from tidemark.silver.typed.errors import DecoderChanged, TooManyQuarantined
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
+from tidemark.spec.errors import SpecError
 from tidemark.spec.fields import Struct
 
 if TYPE_CHECKING:
@@ -78,10 +79,11 @@ def test_an_invalid_rule_raises_an_error_before_anything_is_written(
     lake.bronze.land_again((0, 0, 10))
     before = lake.rows()
     lake.decode = replace(_DECODE, rules=(("wrong", sql),))
-    with pytest.raises(InvalidRule) as refused:
+    with pytest.raises(SpecError, match="a condition in Spark SQL") as refused:
         lake.run()
-    assert refused.value.rule == "wrong"
-    assert seen in refused.value.seen.lower()
+    (problem,) = refused.value.problems
+    assert (problem.file, problem.key) == ("events.yaml", "decode.rules.wrong")
+    assert seen in problem.found.lower()
     assert lake.rows() == before
 
 

@@ -17,14 +17,14 @@ from tests.support.plans import UNCOMPARED
 from tests.support.services import with_ports
 from tests.support.typed_lake import TypedLake
 from tests.support.zombies import Killed, PortWithStep, kill
-from tidemark.bronze.ingest.errors import PlanCancelled, PlanFenced
-from tidemark.bronze.repair.errors import NothingToDo, PlanNotLanded, UnexplainedRows
+from tidemark.bronze.ingest.errors import PlanCancelled, PlanStillOpen
+from tidemark.bronze.repair.errors import NothingToDo, UnexplainedRows
 from tidemark.bronze.repair.rewind import Repair
 from tidemark.core.errors import (
     LedgerBehindTable,
+    PlanCannotLand,
     RepairUnfinished,
     TableBehindLedger,
-    UndoLost,
 )
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
@@ -275,7 +275,7 @@ def test_a_rewind_repairs_a_restored_quarantine_if_the_typed_table_is_restored_t
         lake.run()
     assert refused.value.sequence == plan.sequence
     # Only a recorded plan can be undone.
-    with pytest.raises(PlanNotLanded):
+    with pytest.raises(PlanStillOpen, match="has not landed"):
         lake.undo.undo(plan.sequence, "ops", "its quarantine was restored")
     restore_typed(lake, before[1])
     lake.repair.rewind("ops", "both tables were restored")
@@ -312,7 +312,7 @@ def test_a_quarantine_from_before_an_undo_is_noticed_and_repaired(tmp_path: Path
     copy = shutil.copytree(lake.quarantine_uri, tmp_path / "copy")
     lake.undo.undo(2, "ops", "wrong")
     put_back(copy, lake.quarantine_uri)
-    with pytest.raises(UndoLost):
+    with pytest.raises(TableBehindLedger, match="lacks the undo"):
         lake.run()
     lake.repair.rewind("ops", "a backup")
     lake.run()
@@ -442,7 +442,7 @@ def test_a_run_after_a_half_fenced_abandon_raises_plan_fenced(
     after(monkeypatch, DeltaDataTable, "fence", kill)
     with pytest.raises(Killed):
         lake.abandon.abandon(plan.sequence, "ops", "hung")
-    with pytest.raises(PlanFenced):
+    with pytest.raises(PlanCannotLand, match="fenced its transaction"):
         lake.run()
     lake.abandon.abandon(plan.sequence, "ops", "hung")
     lake.run()

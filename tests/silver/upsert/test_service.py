@@ -23,7 +23,7 @@ from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.core.table_state import TableChanges
 from tidemark.delta.data_table import DeltaDataTable
-from tidemark.delta.errors import ColumnsDiffer
+from tidemark.delta.errors import TableAltered
 from tidemark.silver.upsert import service
 from tidemark.silver.upsert.spark import SparkMerger
 from tidemark.silver.upsert.table import DeltaUpsertTable
@@ -550,6 +550,6 @@ def test_values_without_the_envelope_raise_an_error(tmp_path: Path) -> None:
     """The error comes before a table is created."""
     spec = UpsertSpec(target="upsert", envelope=Envelope.DEBEZIUM)
     latest = DeltaUpsertTable(str(tmp_path / "upsert"), spec)
-    with pytest.raises(ColumnsDiffer, match="the fields `after` and `op`"):
+    with pytest.raises(TableAltered, match="the fields `after` and `op`"):
         latest.prepare("events", {Part.KEY: "string", Part.VALUE: Struct((("after", "long"),))})
     assert not (tmp_path / "upsert").exists()

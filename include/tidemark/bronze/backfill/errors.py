@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
-from tidemark.bronze.ingest.errors import BackfillOpen
-from tidemark.core.errors import TerminalError, TransientError
+from tidemark.bronze.ingest.errors import PlanStillOpen
+from tidemark.core.errors import CaseTexts, TerminalError, TransientError
 
 
 @dataclass(kw_only=True, eq=False)
@@ -14,73 +15,51 @@ class BackfillAhead(TransientError):
 
     pipeline: str
     sequence: int
-    requested_by: str
+    state: str
 
-    problem = BackfillOpen.problem
+    problem = PlanStillOpen.problem
     fix = (
         "Retry after it has landed. `tidemark airflow backfill create --max-active-runs 1` makes "
         "runs by dates wait for each other."
     )
 
 
-@dataclass(kw_only=True, eq=False)
-class BackfillTooLarge(TerminalError):
-    """The backfill has more offsets than the spec allows without approval."""
+class BackfillTooLarge(CaseTexts, TerminalError):
+    """The backfill exceeds a limit: of the spec without approval, or of a DAG run."""
 
-    pipeline: str
-    offsets: int
-    limit: int
+    @classmethod
+    def of_offsets(cls, pipeline: str, offsets: int, limit: int) -> Self:
+        """The backfill has more offsets than the spec allows without approval."""
+        return cls(
+            finding=(
+                f"The backfill of pipeline {pipeline!r} needs approval: it is larger than the "
+                "limit."
+            ),
+            needed=f"at most {limit:,} offsets (limits.records_per_backfill of the spec)",
+            seen=f"{offsets:,} offsets",
+            advice=(
+                "Check the preview (--dry-run). Then request the backfill with --yes, or with the "
+                "approval box of the form ticked."
+            ),
+        )
 
-    problem = "The backfill of pipeline {pipeline!r} needs approval: it is larger than the limit."
-    expected = "at most {limit:,} offsets (limits.records_per_backfill of the spec)"
-    actual = "{offsets:,} offsets"
-    fix = (
-        "Check the preview (--dry-run). Then request the backfill with --yes, or with the approval "
-        "box of the form ticked."
-    )
-
-
-@dataclass(kw_only=True, eq=False)
-class TooManyChunks(TerminalError):
-    """The backfill has more chunks than a DAG run can map."""
-
-    pipeline: str
-    offsets: int
-    chunk_offsets: int
-    chunks: int
-    most: int
-
-    problem = "The backfill of pipeline {pipeline!r} has too many chunks."
-    expected = "at most {most:,} chunks"
-    actual = "{chunks:,} chunks of {chunk_offsets:,} offsets, for {offsets:,} offsets"
-    fix = "{advice}"
-
-    @property
-    def advice(self) -> str:
-        """Larger chunks, unless many short ranges are the cause."""
-        least = -(-self.offsets // self.most)
-        if self.chunk_offsets >= least:
-            return "Request fewer and longer ranges, or several backfills."
-        return f"Use chunks of at least {least:,} offsets (--chunk {least})."
-
-
-@dataclass(kw_only=True, eq=False)
-class UnknownBackfill(TerminalError):
-    """The control table contains no such backfill, or no such chunk of it."""
-
-    pipeline: str
-    requested_by: str
-    chunk: int
-    chunks: int
-
-    problem = (
-        "Pipeline {pipeline!r} has no chunk {chunk} of a backfill requested by {requested_by} "
-        "(recorded chunks: {chunks})."
-    )
-    fix = (
-        "Request the offsets again, with --replace if the lost request had it; without --replace "
-        "offsets that have landed are skipped."
-    )
+    @classmethod
+    def of_chunks(
+        cls, *, pipeline: str, offsets: int, chunk_offsets: int, chunks: int, most: int
+    ) -> Self:
+        """The backfill has more chunks than a DAG run can map."""
+        least = -(-offsets // most)
+        if chunk_offsets >= least:
+            # Many short ranges are the cause.
+            advice = "Request fewer and longer ranges, or several backfills."
+        else:
+            advice = f"Use chunks of at least {least:,} offsets (--chunk {least})."
+        return cls(
+            finding=f"The backfill of pipeline {pipeline!r} has too many chunks.",
+            needed=f"at most {most:,} chunks",
+            seen=f"{chunks:,} chunks of {chunk_offsets:,} offsets, for {offsets:,} offsets",
+            advice=advice,
+        )
 
 
 @dataclass(kw_only=True, eq=False)

@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TypeAlias
 
-from tidemark.bronze.backfill.errors import TooManyChunks
+from tidemark.bronze.backfill.errors import BackfillTooLarge
 from tidemark.core.errors import InvalidSelection
 from tidemark.core.offsets import Span, SpanSet, size_of, spans_by_partition
 from tidemark.core.texts import TIME_RULE, parse_time
@@ -117,9 +117,9 @@ def select(
         rule = f"one of: {', '.join(ways)}"
         if by:
             rule = f"only the fields of {by.value!r}, which is chosen in Which offsets (select_by)"
-        raise InvalidSelection(rule=rule, seen=" and ".join(chosen) or "none")
+        raise InvalidSelection.of_backfill(rule=rule, seen=" and ".join(chosen) or "none")
     if partitions and (offsets or plan is not None):
-        raise InvalidSelection(
+        raise InvalidSelection.of_backfill(
             rule="partitions only with a time window or the retained log",
             seen=f"partitions with {chosen[0]}",
         )
@@ -131,7 +131,7 @@ def select(
         return RetainedLog(partitions=partitions)
     window = TimeWindow(start=_moment(start), end=_moment(end), partitions=partitions)
     if window.start >= window.end:
-        raise InvalidSelection(
+        raise InvalidSelection.of_backfill(
             rule="a time window that starts before its end", seen=f"{start} and {end}"
         )
     return window
@@ -148,7 +148,7 @@ def _range(text: str) -> tuple[int, Span]:
     found = re.fullmatch(rf"\s*({_NUMBER})\s*:\s*(?:{ends})\s*", text)
     numbers = [int(number) for number in found.groups() if number] if found else []
     if not numbers or numbers[1] >= numbers[2]:
-        raise InvalidSelection(
+        raise InvalidSelection.of_backfill(
             rule="PARTITION:START-END with START < END, where END is the next offset after",
             seen=repr(text),
         )
@@ -160,7 +160,7 @@ def _moment(text: str | None) -> datetime:
         return parse_time(text or "")
     except ValueError:
         rule = f"both ends of a time window, each {TIME_RULE}"
-        raise InvalidSelection(rule=rule, seen=repr(text)) from None
+        raise InvalidSelection.of_backfill(rule=rule, seen=repr(text)) from None
 
 
 # -- chunks ----------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def chunks(
         task_offsets: Maximum offsets of one file.
 
     Raises:
-        TooManyChunks
+        BackfillTooLarge
     """
     total = size_of(wanted)
     most = min(chunk_offsets, max(task_offsets, chunk_offsets // _MOST_PIECES))
@@ -196,7 +196,7 @@ def chunks(
                     _add(made, partition, span, chunk_offsets)
         turns = left
     if turns or len(made) > MAX_CHUNKS:
-        raise TooManyChunks(
+        raise BackfillTooLarge.of_chunks(
             pipeline=pipeline,
             offsets=total,
             chunk_offsets=chunk_offsets,

@@ -10,12 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, assert_never
 
-from tidemark.bronze.backfill.errors import (
-    BackfillAhead,
-    BackfillTooLarge,
-    BackfillUnfinished,
-    UnknownBackfill,
-)
+from tidemark.bronze.backfill.errors import BackfillAhead, BackfillTooLarge, BackfillUnfinished
 from tidemark.bronze.backfill.selection import (
     OffsetRanges,
     PlanRanges,
@@ -25,7 +20,7 @@ from tidemark.bronze.backfill.selection import (
     chunks,
 )
 from tidemark.bronze.ingest.draft import RequestedOffsets
-from tidemark.bronze.ingest.errors import BackfillOpen
+from tidemark.bronze.ingest.errors import PlanStillOpen
 from tidemark.bronze.ingest.ledgers import (
     errors_of_current_ledger,
     read_checked_ledger,
@@ -236,10 +231,9 @@ class Backfills:
             replaces: Land landed offsets again, in place of their rows.
 
         Raises:
-            InvalidRange, UnknownPartition, UnknownPlan, OtherIncarnation: The selection does not
-                fit the topic.
-            TooManyChunks: The backfill has more chunks than a DAG run can map.
-            BackfillOpen: Another backfill plan of this pipeline is open.
+            InvalidSelection: The selection does not fit the topic.
+            BackfillTooLarge: The backfill has more chunks than a DAG run can map.
+            PlanStillOpen: Another backfill plan of this pipeline is open.
             NoStartOffset: The spec has `start: none`, and the pipeline has no start offsets.
             LogTruncated: The log was truncated before a landed offset and has grown again.
             RowsChanged: A chunk would replace a part of a range with changed rows.
@@ -350,12 +344,10 @@ class Backfills:
             NoStartOffset: The spec has `start: none`, and the pipeline has no start offsets.
         """
         if seen.replaces and not reason:
-            raise InvalidSelection(rule="a reason for replacing rows", seen="none")
+            raise InvalidSelection.of_backfill(rule="a reason for replacing rows", seen="none")
         if seen.offsets > self.spec.records_per_backfill and not approved:
-            raise BackfillTooLarge(
-                pipeline=self.spec.name,
-                offsets=seen.offsets,
-                limit=self.spec.records_per_backfill,
+            raise BackfillTooLarge.of_offsets(
+                self.spec.name, seen.offsets, self.spec.records_per_backfill
             )
         request = retry_on_conflict(lambda: self._append_request(seen, requested_by, reason))
         return len(request.chunks) if request else 0
@@ -368,9 +360,8 @@ class Backfills:
             number: Chunk number, from 1.
 
         Raises:
-            UnknownBackfill: There is no such request or chunk.
-            OtherIncarnation: The topic was recreated since.
-            InvalidRange: Kafka has deleted offsets of the chunk since.
+            InvalidSelection: There is no such request or chunk, or the topic was recreated since,
+                or Kafka has deleted offsets of the chunk since.
             BackfillAhead: The plan of another backfill or chunk is open.
         """
         request, chunk = self._chunk(requested_by, number)
@@ -397,7 +388,7 @@ class Backfills:
 
         Raises:
             BackfillAhead: Another backfill plan of this pipeline is open.
-            UnknownPartition and so on: See `preview`.
+            InvalidSelection and so on: See `preview`.
         """
         watermarks = self.ports.watermarks_of(self.spec)
         spans, notes = self._wanted(selection, watermarks)
@@ -436,18 +427,18 @@ class Backfills:
         """Plan requested offsets. An open plan of another request has to land first."""
         try:
             return self.planner.backfill(wanted, origin)
-        except BackfillOpen as opened:
+        except PlanStillOpen as opened:
             raise BackfillAhead(
                 pipeline=opened.pipeline,
                 sequence=opened.sequence,
-                requested_by=opened.requested_by,
+                state=opened.state,
             ) from opened
 
     def progress(self, requested_by: str) -> list[ChunkState]:
         """Return the state of each chunk.
 
         Raises:
-            UnknownBackfill: The requester has no recorded request.
+            InvalidSelection: The requester has no recorded request.
         """
         request, _ = self._chunk(requested_by, 1)
         return self._progress(self.ports.control.summary(self.spec.name), request)
@@ -556,7 +547,7 @@ class Backfills:
         request = recorded_request(self.ports.control, self.spec.name, requested_by)
         chunks = request.chunks if request else ()
         if request is None or not 1 <= number <= len(chunks):
-            raise UnknownBackfill(
+            raise InvalidSelection.of_chunk(
                 pipeline=self.spec.name,
                 requested_by=requested_by,
                 chunk=number,

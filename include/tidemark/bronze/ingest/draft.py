@@ -103,9 +103,9 @@ class Drafter:
             wanted: The requested offsets.
 
         Raises:
-            OtherIncarnation: The offsets belong to a topic that was recreated since.
+            InvalidSelection: The offsets belong to a topic that was recreated since.
             NoStartOffset: The spec has `start: none`, and the pipeline has no start offsets.
-            InvalidRange, UnknownPartition: The offsets are not inside the readable log.
+            InvalidSelection: The offsets are not inside the readable log.
             LogTruncated, TopicRecreated and so on: See `LogComparison.check_leaders`.
         """
         if wanted.topic_id:

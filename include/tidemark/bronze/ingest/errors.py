@@ -16,38 +16,43 @@ from tidemark.spec.ref import PipelineRef
 
 
 @dataclass(kw_only=True, eq=False)
-class UnknownPlan(TerminalError):
-    """The control table contains no plan with this number."""
+class PlanStillOpen(TerminalError):
+    """The plan is open: it must land, or be abandoned, before the command can continue.
+
+    Attributes:
+        pipeline: Pipeline name.
+        sequence: Plan number.
+        state: The plan's state and what it prevents, as a predicate.
+    """
 
     pipeline: str
     sequence: int
-    latest: int | None
+    state: str
 
-    problem = "Pipeline {pipeline!r} has no plan {sequence}. Its newest plan: {newest}."
-    fix = "Use the number of an existing plan, or create a plan with `tidemark plan {pipeline}`."
-
-    @property
-    def newest(self) -> str:
-        """The newest plan number, or `none`."""
-        return str(self.latest or "none")
-
-
-@dataclass(kw_only=True, eq=False)
-class BackfillOpen(TerminalError):
-    """Another backfill plan of the pipeline is open; one backfill plan lands at a time."""
-
-    pipeline: str
-    sequence: int
-    requested_by: str
-
-    problem = (
-        "Backfill plan {sequence} of pipeline {pipeline!r} is still open "
-        "(requested by {requested_by})."
-    )
+    problem = "Plan {sequence} of pipeline {pipeline!r} {state}."
     fix = (
-        "Land it with `tidemark ingest {pipeline} --plan {sequence}`, or discard it with "
-        "`tidemark abandon {pipeline} --plan {sequence} --reason TEXT`."
+        "Land it with `tidemark ingest {pipeline} --plan {sequence}` if Kafka still has its "
+        "offsets. Otherwise abandon it with `tidemark abandon {pipeline} --plan {sequence} "
+        "--reason TEXT`. Then repeat the command."
     )
+
+    @classmethod
+    def of_backfill(cls, pipeline: str, sequence: int, requested_by: str) -> Self:
+        """A backfill plan is open; one backfill plan of a pipeline lands at a time."""
+        state = f"is still open (a backfill that {requested_by} requested)"
+        return cls(pipeline=pipeline, sequence=sequence, state=state)
+
+    @classmethod
+    def before_landing(cls, pipeline: str, sequence: int) -> Self:
+        """The command needs a landed plan."""
+        return cls(pipeline=pipeline, sequence=sequence, state="has not landed")
+
+    @classmethod
+    def before_decision(cls, pipeline: str, sequence: int, decision: str) -> Self:
+        """The decision is not safe while the plan may still land."""
+        return cls(
+            pipeline=pipeline, sequence=sequence, state=f"is open, so {decision} is not safe"
+        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -113,23 +118,6 @@ class RecordsMissed(TransientError):
         """Partition and offset of the first missed record."""
         partition, offset = self.first
         return f"partition {partition}, offset {offset}"
-
-
-@dataclass(kw_only=True, eq=False)
-class PlanFenced(TerminalError):
-    """The plan's transaction is fenced, but the plan is not recorded as abandoned."""
-
-    pipeline: str
-    sequence: int
-
-    problem = (
-        "Plan {sequence} of pipeline {pipeline!r} cannot land: an interrupted command fenced its "
-        "transaction without recording that the plan is abandoned."
-    )
-    fix = (
-        "Run `tidemark abandon {pipeline} --plan {sequence} --reason TEXT`; a later plan contains "
-        "its offsets."
-    )
 
 
 @dataclass(kw_only=True, eq=False)

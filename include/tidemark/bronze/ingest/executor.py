@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from tidemark.bronze.ingest.errors import CommitNotFound, PlanFenced
+from tidemark.bronze.ingest.errors import CommitNotFound
 from tidemark.bronze.ingest.ledgers import read_compared_ledger, recorded_plan, refuse_cancelled
 from tidemark.bronze.ingest.ports import Ports
 from tidemark.bronze.ingest.protocols import PlanSource, Sink
 from tidemark.bronze.ingest.recorder import Recorder
 from tidemark.core.accounting import Landing
-from tidemark.core.errors import TransientError
+from tidemark.core.errors import PlanCannotLand, TransientError
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import TableState
@@ -58,22 +58,22 @@ class PlanExecutor:
         """Land and record one plan; skip the steps that are already done.
 
         Raises:
-            UnknownPlan: The control table has no such plan.
+            InvalidSelection: The control table has no such plan.
             PlanCancelled: The plan is abandoned or undone.
-            PlanFenced: Another process has started to abandon the plan.
+            PlanCannotLand: Another process has started to abandon the plan.
             ForeignTable: The target is not the data table of this pipeline.
-            TableAltered, ColumnsDiffer: See `DataTable.prepare`.
+            TableAltered: See `DataTable.prepare`.
             HistoriesDiverge: The data table and the control table have different histories.
-            LostRange, EndBehindCommitted, TopicRecreated, ClusterChanged, PartitionsShrunk: Kafka
-                no longer has the planned records; nothing was written.
+            LostRange, EndBehindCommitted, TopicRecreated, TopicChanged: Kafka no longer has the
+                planned records; nothing was written.
             LogTruncated: Kafka has another record at the offset of the last landed row; nothing
                 was written.
             RecordsMissed: Some visible records did not land; the landed ones are recorded.
             CommitNotFound: The commit was made, but the table's log does not contain it.
-            TableReplaced: An older copy replaced the table during the read; nothing was written.
-            PlanFilesMissing: Files of the plan disappeared before the commit; it did not land.
-            LandingOvertaken: A conflicting commit to the table was first; nothing was written.
-            RowsWouldBeLost: A row to replace has no new row; nothing was changed.
+            TableReplaced: An older copy replaced the table during the read, or files of the plan
+                disappeared before the commit. Nothing was written.
+            TableConflict: A conflicting commit to the table was first; nothing was written.
+            PlanCannotLand: A row to replace has no new row; nothing was changed.
             NoLongerPublished: Bronze rows of a typed plan are no longer published; nothing was
                 written.
             KafkaFailure: Kafka did not answer, or refused.
@@ -95,7 +95,7 @@ class PlanExecutor:
         """Return the plan's commit; None if the plan has not landed and still can.
 
         Raises:
-            PlanCancelled, PlanFenced: The plan can no longer land.
+            PlanCancelled, PlanCannotLand: The plan can no longer land.
         """
         # Read the transactions first: a plan that lands between the two reads is not mistaken for
         # a fenced plan.
@@ -104,7 +104,7 @@ class PlanExecutor:
         if landing is None and state.transactions.get(plan.app_id, 0) >= plan.sequence:
             # A concurrent process has abandoned the plan, or has started to.
             refuse_cancelled(recorded_plan(self.ports.control, plan.pipeline, plan.sequence))
-            raise PlanFenced(pipeline=plan.pipeline, sequence=plan.sequence)
+            raise PlanCannotLand.by_fence(plan.pipeline, plan.sequence)
         return landing
 
     def _land(self, plan: Plan, ledger: Ledger, seen: TableState) -> bool:

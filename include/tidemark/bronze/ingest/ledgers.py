@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tidemark.bronze.ingest.errors import DuplicateRows, PlanCancelled, UnknownPlan
+from tidemark.bronze.ingest.errors import DuplicateRows, PlanCancelled
 from tidemark.bronze.ingest.protocols import ControlReader, DataLog
-from tidemark.core.errors import LedgerBehindTable, RepairUnfinished, TidemarkError
+from tidemark.core.errors import (
+    InvalidSelection,
+    LedgerBehindTable,
+    RepairUnfinished,
+    TidemarkError,
+)
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.table_state import (
     TableState,
@@ -172,12 +177,12 @@ def recorded_plan(control: ControlReader, pipeline: str, sequence: int) -> PlanR
     """Return a plan with its outcome.
 
     Raises:
-        UnknownPlan: The control table has no such plan.
+        InvalidSelection: The control table has no such plan.
     """
     record = control.plan_record(pipeline, sequence)
     if record is None:
         latest = control.summary(pipeline).last_sequence or None
-        raise UnknownPlan(pipeline=pipeline, sequence=sequence, latest=latest)
+        raise InvalidSelection.of_plan(pipeline=pipeline, sequence=sequence, latest=latest)
     return record
 
 

@@ -43,8 +43,7 @@ class LogComparison:
             partitions: The partitions whose log has to contain all landed offsets.
 
         Raises:
-            TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: The ledger's offsets do
-                not belong to this topic.
+            TopicRecreated, TopicChanged: The ledger's offsets do not belong to this topic.
             EndBehindCommitted: The log ends before the end of a partition's landed offsets.
         """
         plan_rules.check_identity(ledger, watermarks)
@@ -59,7 +58,7 @@ class LogComparison:
         with the ledger as `compare` does.
 
         Raises:
-            TopicRecreated, ClusterChanged, LostRange and so on: See `plan_rules.check_readable`.
+            TopicRecreated, LostRange and so on: See `plan_rules.check_readable`.
             EndBehindCommitted, LogTruncated: See `compare` and `check_records`.
         """
         topic = ComparedTopic(ledger=ledger, watermarks=watermarks)
@@ -107,8 +106,7 @@ class LogComparison:
         Raises:
             LogTruncated: The log was truncated before a chain's position, and has grown beyond it
                 again.
-            TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: The topic was replaced
-                meanwhile.
+            TopicRecreated, TopicChanged: The topic was replaced meanwhile.
             OffsetsDeleted, KafkaUnavailable, KafkaRefused, TopicMissing
         """
         watermarks = topic.watermarks

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tidemark.bronze.ingest.draft import Draft, Drafter, RequestedOffsets
-from tidemark.bronze.ingest.errors import BackfillOpen
+from tidemark.bronze.ingest.errors import PlanStillOpen
 from tidemark.bronze.ingest.ledgers import (
     errors_of_current_ledger,
     read_checked_ledger,
@@ -102,9 +102,9 @@ class Planner:
             requested_by: The run: `airflow:<dag>:<run>` or `cli:<user>:<id>`.
 
         Raises:
-            InvalidRequester: The name has the form of a backfill's chunk or of a decoder.
-            LostRange, EndBehindCommitted, TopicRecreated, TopicChanged, ClusterChanged,
-                PartitionsShrunk: The log does not fit the committed offsets.
+            InvalidReference: The name has the form of a backfill's chunk or of a decoder.
+            LostRange, EndBehindCommitted, TopicRecreated, TopicChanged: The log does not fit the
+                committed offsets.
             LogTruncated: Kafka's records differ from the landed ones.
             HistoriesDiverge: The data table and the control table have different histories.
             NoStartOffset: The spec has `start: none`, and the pipeline has no start offsets.
@@ -123,9 +123,9 @@ class Planner:
                 plan, unless the plan has landed without some of the offsets.
 
         Raises:
-            InvalidRange, UnknownPartition: The offsets are not inside the readable log.
-            OtherIncarnation: The offsets belong to a topic that was recreated since.
-            BackfillOpen: Another backfill plan of this pipeline is open.
+            InvalidSelection: The offsets are not inside the readable log, or the offsets belong to
+                a topic that was recreated since.
+            PlanStillOpen: Another backfill plan of this pipeline is open.
             RowsChanged: A range can be replaced only as a whole.
             LogTruncated, TopicRecreated and so on: See `plan`.
         """
@@ -243,9 +243,7 @@ def refuse_open_backfill(opened: Plan) -> None:
     """Raise for an open backfill plan: unlike a live plan, only its requester continues it.
 
     Raises:
-        BackfillOpen
+        PlanStillOpen
     """
     if opened.kind is PlanKind.BACKFILL:
-        raise BackfillOpen(
-            pipeline=opened.pipeline, sequence=opened.sequence, requested_by=opened.requested_by
-        )
+        raise PlanStillOpen.of_backfill(opened.pipeline, opened.sequence, opened.requested_by)

@@ -225,9 +225,9 @@ class DataLog(Protocol):
         """Return the commit that landed a plan; None if the table has none.
 
         Raises:
-            ForeignCommit: The plan's transaction has the fingerprint of another plan.
+            LedgerBehindTable: The plan's transaction has the fingerprint of another plan.
             OverfullRange: The plan has more rows than offsets.
-            TableRestored: A RESTORE removed the rows of the commit.
+            TableBehindLedger: A RESTORE removed the rows of the commit.
         """
 
     def offsets_without_rows(self, plan: Plan) -> Mapping[int, SpanSet]:
@@ -284,7 +284,7 @@ class DataLog(Protocol):
         """Check that commits may remove rows. Changes nothing.
 
         Raises:
-            TableAppendOnly: Another program has forbidden it by a table property.
+            TableAltered: Another program has forbidden it by a table property.
             SetupError: The table has a map of structs, and files that cannot be rewritten.
         """
 
@@ -367,12 +367,12 @@ class DataTable(DataLog, Protocol):
             `find_landing` decides whether the plan has landed.
 
         Raises:
-            RowsWouldBeLost: A row to replace has no new row; nothing was changed.
+            PlanCannotLand: A row to replace has no new row; nothing was changed.
             ForeignTable, TableAltered: See `state`; nothing was changed.
-            TableReplaced: The table is older than `seen`; nothing was changed.
-            PlanFilesMissing: Some of the files have disappeared; nothing was changed.
+            TableReplaced: The table is older than `seen`, or some of the files
+                have disappeared; nothing was changed.
             TransactionConflict: A concurrent commit has this transaction; read the log again.
-            LandingOvertaken: A conflicting commit was first; nothing was changed.
+            TableConflict: A conflicting commit was first; nothing was changed.
             EngineFailed: The commit failed, or its answer was lost.
         """
 
@@ -392,7 +392,7 @@ class DataTable(DataLog, Protocol):
         """Check that this process can remove a plan's rows. Changes nothing.
 
         Raises:
-            TableAppendOnly, SetupError: See `check_removals`.
+            TableAltered, SetupError: See `check_removals`.
             StorageFailure: This process cannot commit to the table.
             UnreadableFile: A file that the removal rewrites cannot be read.
         """
@@ -407,8 +407,8 @@ class DataTable(DataLog, Protocol):
 
         Raises:
             RemovalFenced: A repair has fenced the epoch; the ledger may rely on the rows.
-            TableAppendOnly: See `check_removals`.
-            RemovalConflict: Other processes changed the table in every attempt.
+            TableAltered: See `check_removals`.
+            TableConflict: Other processes changed the table in every attempt.
             TableReplaced: See `append`.
             UnreadableFile: See `check_removable`.
             EngineFailed: The outcome is unknown; run it again.

@@ -47,9 +47,9 @@ class Recorder:
             The landing as recorded.
 
         Raises:
-            TopicRecreated, TopicChanged, ClusterChanged, PartitionsShrunk: The topic was replaced,
-                so the rows may be of either topic.
-            TableRestored: A RESTORE removed rows from the table in the meantime.
+            TopicRecreated, TopicChanged: The topic was replaced, so the rows may be of either
+                topic.
+            TableBehindLedger: A RESTORE removed rows from the table in the meantime.
             RecordsMissed: Some visible records did not land; the landed ones are recorded.
             ControlConflict: A concurrent process recorded an event first; read the ledger again.
         """

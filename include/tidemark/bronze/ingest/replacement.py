@@ -26,7 +26,7 @@ def superseded_events(plan: Plan, ledger: Ledger, data_log: DataLog) -> list[Sup
     Raises:
         RowsChanged: The row count of a range to replace in part has changed since it landed, so
             its remaining rows cannot be determined.
-        TableAppendOnly: Another program has forbidden the removal of rows.
+        TableAltered: Another program has forbidden the removal of rows.
     """
     spans = plan.spans()
     data_log.check_removals()  # fence: replacement-of-removable-rows
@@ -53,7 +53,7 @@ def replaced_offsets(
         data_log: Counts the rows of ranges that are replaced in part.
 
     Raises:
-        RowsChanged, TableAppendOnly: See `superseded_events`.
+        RowsChanged, TableAltered: See `superseded_events`.
     """
     data_log.check_removals()
     found = {}

@@ -161,7 +161,7 @@ class StartService:
         Raises:
             AlreadyStarted: The pipeline has other start offsets, or another recorded reason.
             InvalidStart: The offsets do not fit the topic.
-            UnknownPartition: The source has an offset of a partition that the topic lacks.
+            InvalidSelection: The source has an offset of a partition that the topic lacks.
             TopicMissing, KafkaUnavailable, KafkaRefused
             HistoriesDiverge: The data table and the control table have different histories.
             ControlConflict: Concurrent processes were first, several times.

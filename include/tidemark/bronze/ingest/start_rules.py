@@ -120,7 +120,7 @@ def start_offsets(
         others: Where to start in partitions without an offset from the source.
 
     Raises:
-        UnknownPartition: The source has an offset of a partition that the topic lacks.
+        InvalidSelection: The source has an offset of a partition that the topic lacks.
         InvalidStart: An offset is negative or beyond the log end, or a partition has no offset
             and `others` is None.
     """

@@ -9,7 +9,7 @@ from tidemark.bronze.ingest.errors import PlanCancelled
 from tidemark.bronze.ingest.ledgers import read_compared_ledger, recorded_plan
 from tidemark.bronze.ingest.ports import Ports
 from tidemark.bronze.ingest.recorder import Recorder
-from tidemark.bronze.repair.errors import PlanLanded, RowsInDoubt, UndoUnfinished
+from tidemark.bronze.repair.errors import NothingToDo, RowsInDoubt, UndoUnfinished
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import TopicDiffers
 from tidemark.core.events import Abandoned, Undone
@@ -50,15 +50,15 @@ class Abandon:
             dry_run: Only check; write nothing.
 
         Raises:
-            UnknownPlan: The control table has no such plan.
-            PlanLanded: The plan has landed; the landing is recorded.
+            InvalidSelection: The control table has no such plan.
+            NothingToDo: The plan has landed; the landing is recorded.
             UndoUnfinished: The plan is being undone.
             PlanCancelled: The plan was undone, or a RESTORE removed its rows.
             RowsInDoubt: The plan landed while its topic was recreated, and `discard` is false.
             RecordsMissed: The plan has landed without some visible records; the landing is
                 recorded.
             KafkaFailure: Kafka did not answer about the topic of a landed plan.
-            TableAppendOnly, StorageFailure, UnreadableFile: The rows to discard cannot be removed.
+            TableAltered, StorageFailure, UnreadableFile: The rows to discard cannot be removed.
             TableReplaced: An older copy replaced the data table meanwhile.
             HistoriesDiverge, CommitConflict: See `ledgers.compare_ledger` and `retry_on_conflict`.
         """
@@ -85,7 +85,7 @@ class Abandon:
         return plan
 
     def _check(self, record: PlanRecord, *, discard: bool) -> None:
-        """Raise `PlanLanded` or `RowsInDoubt` if the plan has landed; write nothing."""
+        """Raise `NothingToDo` or `RowsInDoubt` if the plan has landed; write nothing."""
         plan = record.plan
         landing = record.held_now or (
             self.ports.table.find_landing(plan) if record.is_open else None
@@ -103,7 +103,7 @@ class Abandon:
                 raise RowsInDoubt(
                     pipeline=plan.pipeline, sequence=plan.sequence, rows=landing.records
                 ) from changed
-        raise PlanLanded(pipeline=plan.pipeline, sequence=plan.sequence)
+        raise NothingToDo.of_landed_plan(plan.pipeline, plan.sequence)
 
     def _abandon(
         self,
@@ -116,7 +116,7 @@ class Abandon:
     ) -> None:
         plan = record.plan
         if record.held_now is not None:
-            raise PlanLanded(pipeline=plan.pipeline, sequence=plan.sequence)
+            raise NothingToDo.of_landed_plan(plan.pipeline, plan.sequence)
         if discard:
             self.ports.table.check_removable(plan)
         # In this order: a plan without a commit after the fence can never land.
@@ -137,4 +137,4 @@ class Abandon:
             raise RowsInDoubt(
                 pipeline=plan.pipeline, sequence=plan.sequence, rows=landing.records
             ) from changed
-        raise PlanLanded(pipeline=plan.pipeline, sequence=plan.sequence)
+        raise NothingToDo.of_landed_plan(plan.pipeline, plan.sequence)

@@ -6,9 +6,10 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from tidemark.bronze.ingest.errors import PlanStillOpen
 from tidemark.bronze.ingest.ledgers import read_checked_ledger
 from tidemark.bronze.ingest.ports import TopicPorts
-from tidemark.bronze.repair.errors import NothingToDo, PlanStillOpen
+from tidemark.bronze.repair.errors import NothingToDo
 from tidemark.core import plan_rules
 from tidemark.core.errors import TopicChanged
 from tidemark.core.events import LossAccepted, RecreationAccepted, Started
@@ -49,7 +50,7 @@ class Decisions:
 
         Raises:
             NothingToDo: One of the given partitions, or every partition, has no loss.
-            UnknownPartition: The topic has no such partition.
+            InvalidSelection: The topic has no such partition.
             PlanStillOpen: An open plan contains deleted offsets.
             TopicDiffers: The topic was replaced, which cannot be accepted as a loss.
         """
@@ -139,15 +140,13 @@ class Decisions:
                 f"{watermarks.topic_id}",
             )
         if ledger.topic is not None and ledger.topic != watermarks.topic:
-            raise TopicChanged(
+            raise TopicChanged.of_name(
                 pipeline=ledger.pipeline, known_topic=ledger.topic, topic=watermarks.topic
             )
         opened = ledger.open_plans()
         if opened:  # fence: no-accepted-recreation-beside-open-plan
-            raise PlanStillOpen(
-                pipeline=ledger.pipeline,
-                sequence=opened[0].plan.sequence,
-                decision="continuing with a recreated topic",
+            raise PlanStillOpen.before_decision(
+                ledger.pipeline, opened[0].plan.sequence, "continuing with a recreated topic"
             )
         accepted = RecreationAccepted(
             cluster_id=watermarks.cluster_id,
@@ -173,8 +172,6 @@ def _refuse_open(ledger: Ledger, partition: int, low: int) -> None:
         for planned in record.plan.ranges:
             # fence: no-accepted-loss-in-open-plan
             if planned.partition == partition and planned.start < low:
-                raise PlanStillOpen(
-                    pipeline=ledger.pipeline,
-                    sequence=record.plan.sequence,
-                    decision="accepting a loss",
+                raise PlanStillOpen.before_decision(
+                    ledger.pipeline, record.plan.sequence, "accepting a loss"
                 )

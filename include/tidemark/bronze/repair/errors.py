@@ -3,57 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 from tidemark.core.errors import TerminalError, TransientError
-
-
-@dataclass(kw_only=True, eq=False)
-class PlanLanded(TerminalError):
-    """The plan to abandon has landed, and the landing is recorded."""
-
-    pipeline: str
-    sequence: int
-
-    problem = "Plan {sequence} of pipeline {pipeline!r} has landed, so it cannot be abandoned."
-    fix = (
-        "Nothing is left to do for this plan. To remove its rows, run `tidemark undo {pipeline} "
-        "--plan {sequence} --reason TEXT`."
-    )
-
-
-@dataclass(kw_only=True, eq=False)
-class PlanNotLanded(TerminalError):
-    """The command needs a landed plan, and the plan is open."""
-
-    pipeline: str
-    sequence: int
-
-    problem = "Plan {sequence} of pipeline {pipeline!r} has not landed."
-    fix = "Land it with `tidemark ingest {pipeline} --plan {sequence}` first."
-
-
-@dataclass(kw_only=True, eq=False)
-class OnlyCopy(TerminalError):
-    """The rows of the plan to undo are the only copy of records: Kafka no longer has them.
-
-    Attributes:
-        pipeline: Pipeline name.
-        sequence: The plan.
-        offsets: Number of offsets of the plan that Kafka no longer has.
-    """
-
-    pipeline: str
-    sequence: int
-    offsets: int
-
-    problem = (
-        "Kafka no longer has {offsets:offset} of plan {sequence} of pipeline {pipeline!r}, so an "
-        "undo would remove the only copy of their records. Nothing was changed."
-    )
-    fix = (
-        "Keep the rows: `tidemark publication reject {pipeline} --plan {sequence} --reason TEXT` "
-        "hides them. To remove them for ever, run the undo with `--allow-loss`."
-    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -67,22 +19,6 @@ class UndoUnfinished(TransientError):
     fix = (
         "If no process is running the undo, continue it with "
         "`tidemark undo {pipeline} --plan {sequence} --reason TEXT`."
-    )
-
-
-@dataclass(kw_only=True, eq=False)
-class PlanStillOpen(TerminalError):
-    """The decision is not safe while a plan may still land."""
-
-    pipeline: str
-    sequence: int
-    decision: str
-
-    problem = "Plan {sequence} of pipeline {pipeline!r} is open, so {decision} is not safe."
-    fix = (
-        "Abandon the plan with `tidemark abandon {pipeline} --plan {sequence} --reason TEXT`, or "
-        "land it with `tidemark ingest {pipeline} --plan {sequence}` if Kafka still has its "
-        "offsets. Then repeat the command."
     )
 
 
@@ -112,16 +48,30 @@ class NothingToDo(TerminalError):
     Attributes:
         pipeline: Pipeline name.
         finding: Why nothing is to be done, as a clause.
+        advice: What the operator may look for or do instead, in one sentence.
     """
 
     pipeline: str
     finding: str
-
-    problem = "Nothing to do for pipeline {pipeline!r}: {finding}."
-    fix = (
+    advice: str = (
         "If an earlier attempt lost its answer, its decision is recorded: see "
         "docs/reference/control-table.md, What did operators decide?"
     )
+
+    problem = "Nothing to do for pipeline {pipeline!r}: {finding}."
+    fix = "{advice}"
+
+    @classmethod
+    def of_landed_plan(cls, pipeline: str, sequence: int) -> Self:
+        """The plan to abandon has landed, and the landing is recorded."""
+        return cls(
+            pipeline=pipeline,
+            finding=f"plan {sequence} has landed, so it cannot be abandoned",
+            advice=(
+                f"To remove its rows, run `tidemark undo {pipeline} --plan {sequence} --reason "
+                "TEXT`."
+            ),
+        )
 
 
 @dataclass(kw_only=True, eq=False)

@@ -26,7 +26,7 @@ from tidemark.core.plan import Plan, PlanKind, removal_app_id, transaction_app_i
 from tidemark.core.table_state import RowRange
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.delta.conflicts import retry_on_conflict
-from tidemark.delta.errors import ControlConflict, ForeignCommit, TransactionConflict
+from tidemark.delta.errors import ControlConflict, TransactionConflict
 from tidemark.spec.model import PipelineSpec
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class Repair:
         state = self._read_state(ledger, requested_by)
         found = state.found
         if found.unknown and not add_unknown:
-            raise LedgerBehindTable(
+            raise LedgerBehindTable.without_plan(
                 pipeline=self.spec.name,
                 sequence=found.unknown[-1].sequence,
                 newest=ledger.last_sequence,
@@ -260,7 +260,7 @@ class Repair:
             for record in ledger.open_plans():
                 # A RESTORE may have removed a commit before it was recorded.
                 self.ports.table.find_landing(record.plan)
-        except (HistoriesDiverge, ForeignCommit):
+        except HistoriesDiverge:
             return False
         return True
 

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tidemark.bronze.ingest.errors import PlanCancelled
+from tidemark.bronze.ingest.errors import PlanCancelled, PlanStillOpen
 from tidemark.bronze.ingest.ledgers import check_ledger, read_compared_ledger, recorded_plan
 from tidemark.bronze.ingest.ports import Ports
-from tidemark.bronze.repair.errors import OnlyCopy, PlanNotLanded
 from tidemark.core.accounting import Landing
-from tidemark.core.errors import TidemarkError
+from tidemark.core.errors import OnlyCopy, TidemarkError
 from tidemark.core.events import Abandoned, Undone, UndoStarted
 from tidemark.core.ledger import PlanRecord
 from tidemark.core.offsets import size_of
@@ -20,7 +19,7 @@ from tidemark.core.plan import Plan
 from tidemark.core.table_state import TableState, check_survives_restores
 from tidemark.delta.conflicts import retry_on_conflict
 from tidemark.delta.errors import ControlConflict, RemovalFenced
-from tidemark.kafka.errors import InvalidConnection, KafkaFailure, UnknownConnection
+from tidemark.kafka.errors import InvalidConnection, KafkaFailure
 
 log = logging.getLogger(__name__)
 
@@ -97,24 +96,24 @@ class Undo:
 
         Raises:
             OnlyCopy: Kafka no longer has offsets of the plan; nothing is recorded.
-            KafkaFailure, UnknownConnection, InvalidConnection: It is unknown whether Kafka has the
+            KafkaFailure, InvalidConnection: It is unknown whether Kafka has the
                 offsets of the plan; nothing is recorded.
-            BronzeRowsMissing: The bronze table of a typed table lacks landed rows, or their number
+            OnlyCopy: The bronze table of a typed table lacks landed rows, or their number
                 is unknown; nothing is recorded. A dry run raises it, too.
-            UnknownPlan: The control table has no such plan.
-            PlanNotLanded: The plan is open; it can be abandoned instead.
+            InvalidSelection: The control table has no such plan.
+            PlanStillOpen: The plan is open; it can be abandoned instead.
             PlanCancelled: The plan was abandoned, or a RESTORE removed its rows.
             UnreadableFile: A file with rows of the plan and of others cannot be read; nothing is
                 recorded.
-            TableAppendOnly, SetupError, StorageFailure: The rows cannot be removed; nothing is
+            TableAltered, SetupError, StorageFailure: The rows cannot be removed; nothing is
                 recorded, unless the table changed after the undo had begun. Then a rewind ends the
                 undo.
             EngineFailed: The outcome of the removal is unknown; run the undo again.
-            RemovalConflict: Other processes changed the table in every attempt; run the undo again.
+            TableConflict: Other processes changed the table in every attempt; run the undo again.
             RemovalFenced: A repair ran during the undo, and the rows may still or again be in the
                 table; run the undo again.
             TableReplaced: An older copy replaced the table during the undo; run the undo again.
-            TableRestored: A RESTORE brought the rows back; run the undo again.
+            TableBehindLedger: A RESTORE brought the rows back; run the undo again.
             HistoriesDiverge, ControlConflict: See `read_checked_ledger` and `retry_on_conflict`.
         """
         record, epoch, seen, losses = retry_on_conflict(
@@ -140,11 +139,11 @@ class Undo:
         """Return what an undo of a landed plan would lose, if the loss is permitted.
 
         Raises:
-            OnlyCopy, KafkaFailure, UnknownConnection, InvalidConnection: See `undo`.
+            OnlyCopy, KafkaFailure, InvalidConnection: See `undo`.
         """
         try:
             lost = self._lost_offsets(plan, landing)
-        except (KafkaFailure, UnknownConnection, InvalidConnection) as problem:
+        except (KafkaFailure, InvalidConnection) as problem:
             if not permitted:  # fence: unknown-loss-is-refused
                 raise
             log.warning(
@@ -153,7 +152,7 @@ class Undo:
             )
             return _Losses(lost=None, problem=problem)
         if lost and not permitted:  # fence: only-copy-is-not-removed
-            raise OnlyCopy(pipeline=plan.pipeline, sequence=plan.sequence, offsets=lost)
+            raise OnlyCopy.of_records(plan.pipeline, plan.sequence, lost)
         return _Losses(lost=lost)
 
     def _lost_offsets(self, plan: Plan, landing: Landing) -> int:
@@ -185,7 +184,7 @@ class Undo:
         ledger, seen = read_compared_ledger(self.ports.control, self.pipeline, self.ports.table)
         record = recorded_plan(self.ports.control, self.pipeline, sequence)
         if record.is_open:
-            raise PlanNotLanded(pipeline=self.pipeline, sequence=sequence)
+            raise PlanStillOpen.before_landing(self.pipeline, sequence)
         end = record.cancelled_by
         if isinstance(end, Abandoned) or (isinstance(end, Undone) and end.table_version is None):
             raise PlanCancelled.by(self.pipeline, sequence, end)

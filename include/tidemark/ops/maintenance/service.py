@@ -13,7 +13,7 @@ from tidemark.bronze.ingest.ledgers import check_ledger
 from tidemark.bronze.ingest.protocols import Clock, ControlReader, DataLog
 from tidemark.core.logs import LogFields
 from tidemark.delta.conflicts import retry_on_conflict
-from tidemark.delta.errors import CompactionConflict
+from tidemark.delta.errors import TableConflict
 from tidemark.delta.unreferenced_files import IsPlanFinished, StoredFile, TableFiles
 from tidemark.ops.maintenance.rules import (
     MaintenanceOutcome,
@@ -40,7 +40,7 @@ class MaintainedTable(Protocol):
         """Replace small files by fewer, larger files. Return the number of replaced files.
 
         Raises:
-            CompactionConflict: Other commits removed these files; nothing was changed.
+            TableConflict: Other commits removed these files; nothing was changed.
             EngineFailed: The compaction failed, or its result is unknown.
         """
 
@@ -143,7 +143,7 @@ class Maintenance:
         """Return the number of replaced files; None if other commits prevented every attempt."""
         try:
             return retry_on_conflict(self.table.compact)
-        except CompactionConflict:
+        except TableConflict:
             return None
 
 

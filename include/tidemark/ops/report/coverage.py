@@ -303,8 +303,7 @@ def coverage(ledger: Ledger, watermarks: TopicWatermarks | None) -> tuple[Partit
         watermarks: Current watermarks of its topic; None if Kafka could not be read.
 
     Raises:
-        ClusterChanged, TopicChanged, TopicRecreated, PartitionsShrunk: The ledger belongs to
-            another topic.
+        TopicRecreated, TopicChanged: The ledger belongs to another topic.
     """
     if watermarks is None:
         known = {*ledger.starts, *ledger.landed, *ledger.pending}

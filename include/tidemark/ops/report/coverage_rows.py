@@ -98,7 +98,7 @@ class CoverageReader:
                 for many plans. A status contains this comparison.
 
         Raises:
-            UnknownPartition: The topic has no such partition.
+            InvalidSelection: The topic has no such partition.
             ControlConflict: Other processes changed the pipeline during each of several attempts.
         """
         control, name = self.ports.control, self.spec.name
@@ -163,7 +163,7 @@ class _CoverageAttempt(NamedTuple):
             a partition that is not in the control table.
 
         Raises:
-            UnknownPartition: The topic has no such partition.
+            InvalidSelection: The topic has no such partition.
             ForeignTable, TableAltered: The data table is not the table of the pipeline.
             ControlConflict: Another process has changed the pipeline; read everything again.
         """

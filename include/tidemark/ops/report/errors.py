@@ -4,52 +4,45 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Self
 
-from tidemark.core.errors import TerminalError, TransientError
-from tidemark.core.texts import counted, format_duration, listed
+from tidemark.core.errors import CaseTexts, TerminalError, TransientError
+from tidemark.core.texts import comma_list, counted, format_duration, listed
 from tidemark.spec.ref import PipelineKind, PipelineRef
 
-_CATCH_UP = (
-    "Run `tidemark ingest {pipeline}` now. If the pipeline stays behind, schedule it more often, "
-    "raise limits.records_per_run, or set limits.catch_up."
-)
 
+class TableDiffers(CaseTexts, TerminalError):
+    """A table and the records that it should have disagree."""
 
-@dataclass(kw_only=True, eq=False)
-class TableDiffers(TerminalError):
-    """The data table and Kafka's records disagree."""
+    @classmethod
+    def from_kafka(cls, pipeline: str, differences: int, first: tuple[str, ...]) -> Self:
+        """The data table and Kafka's records disagree."""
+        return cls(
+            finding=(
+                f"The data table of pipeline '{pipeline}' and Kafka differ in "
+                f"{counted(differences, 'row')}. First: {comma_list(first)}."
+            ),
+            advice=(
+                "Keep the topic's retention long enough to read the records again. The runbook has "
+                "the fix of each kind of difference."
+            ),
+        )
 
-    pipeline: str
-    differences: int
-    first: tuple[str, ...]
-
-    problem = (
-        "The data table of pipeline '{pipeline}' and Kafka differ in {differences:row}. "
-        "First: {first}."
-    )
-    fix = (
-        "Keep the topic's retention long enough to read the records again. The runbook has the fix "
-        "of each kind of difference."
-    )
-
-
-@dataclass(kw_only=True, eq=False)
-class TypedTableDiffers(TerminalError):
-    """The typed table and its quarantine disagree with the bronze table."""
-
-    pipeline: str
-    bronze: str
-    differences: int
-    first: tuple[str, ...]
-
-    problem = (
-        "The typed table of pipeline '{bronze}' and its bronze table differ in {differences:row}. "
-        "First: {first}."
-    )
-    fix = (
-        "Undo the plan of each difference with `tidemark undo {pipeline} --plan N --reason TEXT`; "
-        "the next run decodes its offsets again. DELETE rows at offsets without a plan."
-    )
+    @classmethod
+    def from_bronze(cls, pipeline: str, differences: int, first: tuple[str, ...]) -> Self:
+        """The typed table and its quarantine disagree with the bronze table."""
+        bronze = PipelineRef.parse(pipeline).name
+        return cls(
+            finding=(
+                f"The typed table of pipeline '{bronze}' and its bronze table differ in "
+                f"{counted(differences, 'row')}. First: {comma_list(first)}."
+            ),
+            advice=(
+                f"Undo the plan of each difference with `tidemark undo {pipeline} --plan N "
+                "--reason TEXT`; the next run decodes its offsets again. DELETE rows at offsets "
+                "without a plan."
+            ),
+        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -100,31 +93,49 @@ class PipelineStalled(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class LagTooLong(TerminalError):
-    """A record has waited longer than the spec allows."""
-
-    pipeline: str
-    lag_time: timedelta
-    limit: timedelta
-
-    problem = "The oldest unread record of pipeline '{pipeline}' is {lag_time} old."
-    expected = "at most {limit} (alarms.lag_minutes)"
-    actual = "{lag_time}"
-    fix = _CATCH_UP
-
-
-@dataclass(kw_only=True, eq=False)
 class LagTooLarge(TerminalError):
-    """More offsets are unread than the spec allows."""
+    """More offsets are unread, or a record has waited longer, than the spec allows."""
 
     pipeline: str
-    lag: int
-    limit: int
+    measures: tuple[str, ...]
+    limits: tuple[str, ...]
 
-    problem = "Pipeline '{pipeline}' is {lag:,} offsets behind its topic."
-    expected = "at most {limit:,} (alarms.lag_records)"
-    actual = "{lag:,}"
-    fix = _CATCH_UP
+    problem = "Pipeline '{pipeline}' is behind its topic: {measures}."
+    expected = "{limits}"
+    fix = (
+        "Run `tidemark ingest {pipeline}` now. If the pipeline stays behind, schedule it more "
+        "often, raise limits.records_per_run, or set limits.catch_up."
+    )
+
+    @classmethod
+    def exceeding(
+        cls,
+        pipeline: str,
+        *,
+        lag: int | None,
+        lag_limit: int | None,
+        age: timedelta | None,
+        age_limit: timedelta | None,
+    ) -> Self | None:
+        """Return the alarm of the exceeded limits; None if none is.
+
+        Args:
+            pipeline: Pipeline name.
+            lag: Number of unread offsets, if it is known.
+            lag_limit: Its limit.
+            age: Age of the oldest unread record, if it is known.
+            age_limit: Its limit.
+        """
+        measures, limits = [], []
+        if age is not None and age_limit is not None and age > age_limit:
+            measures.append(f"the oldest unread record is {format_duration(age)} old")
+            limits.append(f"at most {format_duration(age_limit)} (alarms.lag_minutes)")
+        if lag is not None and lag_limit is not None and lag > lag_limit:
+            measures.append(f"{lag:,} offsets are unread")
+            limits.append(f"at most {lag_limit:,} (alarms.lag_records)")
+        if not measures:
+            return None
+        return cls(pipeline=pipeline, measures=tuple(measures), limits=tuple(limits))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -291,25 +302,52 @@ class QuarantineTooLarge(TerminalError):
     )
 
 
-@dataclass(kw_only=True, eq=False)
-class PreviewTooLarge(TerminalError):
-    """The preview of a replacement would read too many plans for a page of the console."""
+class PageTooLarge(CaseTexts, TerminalError):
+    """A page would read too much: of a table, or of the plans of a pipeline."""
 
-    pipeline: str
-    options: str
-    ranges: int
-    limit: int
+    @classmethod
+    def of_preview(cls, pipeline: str, options: str, ranges: int, limit: int) -> Self:
+        """The preview of a replacement would read too many plans for a page of the console."""
+        return cls(
+            finding=(
+                f"The preview of a replacement of pipeline '{pipeline}' is too large for a page, "
+                "because it reads every plan."
+            ),
+            needed=f"at most {limit:,} ranges of plans",
+            seen=f"up to {ranges:,}",
+            advice=(
+                f"Run `tidemark backfill {pipeline} {options} --dry-run`, and then the same "
+                "command without `--dry-run`."
+            ),
+        )
 
-    problem = (
-        "The preview of a replacement of pipeline '{pipeline}' is too large for a page, because it "
-        "reads every plan."
-    )
-    expected = "at most {limit:,} ranges of plans"
-    actual = "up to {ranges:,}"
-    fix = (
-        "Run `tidemark backfill {pipeline} {options} --dry-run`, and then the same command without "
-        "`--dry-run`."
-    )
+    @classmethod
+    def of_records(
+        cls,
+        *,
+        table: str,
+        topic_id: str,
+        partition: int,
+        start: int,
+        end: int,
+        megabytes: int,
+        limit: int,
+    ) -> Self:
+        """A page of records would read too many bytes of a table."""
+        return cls(
+            finding=(
+                f"The {table} has {megabytes:,} MB that may contain offsets {start} to {end} of "
+                f"partition {partition}."
+            ),
+            needed=f"at most {limit} MB, by the statistics of files and row groups",
+            seen=f"{megabytes:,} MB",
+            advice=(
+                "Select fewer offsets with `--count`, or read the rows with a query engine: "
+                f"`WHERE topic_id = '{topic_id}' AND partition = {partition} AND \"offset\" >= "
+                f'{start} AND "offset" < {end}`. If the table has many small files, `tidemark '
+                "maintain` reduces their number."
+            ),
+        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -322,30 +360,4 @@ class PageTimeout(TransientError):
     fix = (
         "Load the page again. If this happens again, check that Kafka and the storage of the "
         "lakehouse answer: `tidemark status`."
-    )
-
-
-@dataclass(kw_only=True, eq=False)
-class FilesTooLarge(TerminalError):
-    """A page of records would read too many bytes of a table."""
-
-    table: str
-    topic_id: str
-    partition: int
-    start: int
-    end: int
-    megabytes: int
-    limit: int
-
-    problem = (
-        "The {table} has {megabytes:,} MB that may contain offsets {start} to {end} of partition "
-        "{partition}."
-    )
-    expected = "at most {limit} MB, by the statistics of files and row groups"
-    actual = "{megabytes:,} MB"
-    fix = (
-        "Select fewer offsets with `--count`, or read the rows with a query engine: "
-        "`WHERE topic_id = '{topic_id}' AND partition = {partition} AND \"offset\" >= {start} "
-        'AND "offset" < {end}`. If the table has many small files, `tidemark maintain` reduces '
-        "their number."
     )

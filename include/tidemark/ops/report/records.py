@@ -16,7 +16,7 @@ from tidemark.bronze.ingest.ports import TopicPorts
 from tidemark.bronze.ingest.protocols import BronzeLog
 from tidemark.core import plan_rules
 from tidemark.core.accounting import RangeCount
-from tidemark.core.errors import InvalidRange, InvalidReference, TidemarkError
+from tidemark.core.errors import InvalidReference, InvalidSelection, TidemarkError
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.record import LogRecord
@@ -32,7 +32,7 @@ from tidemark.ops.report.decoded_rows import (
     holds_rows,
     open_rows,
 )
-from tidemark.ops.report.errors import FilesTooLarge
+from tidemark.ops.report.errors import PageTooLarge
 from tidemark.ops.report.record_page import (
     BronzeRow,
     PagePart,
@@ -85,19 +85,19 @@ class RecordReader:
 
         Raises:
             InvalidReference: The topic id is invalid.
-            InvalidRange: The offset or the count is out of bounds.
-            UnknownPartition: The topic has no such partition.
+            InvalidSelection: The offset or the count is out of bounds, or the topic has no such
+                partition.
             KafkaFailure: Kafka failed, and the pipeline has no plan yet.
         """
         if topic_id is not None and not re.fullmatch(r"[\w-]+", topic_id):
-            raise InvalidReference(rule="a topic id of Kafka", seen=repr(topic_id))
+            raise InvalidReference.of_name(rule="a topic id of Kafka", seen=repr(topic_id))
         span = self._span(partition, start, count)
         return replace(_PageReader(self).page(partition, span, topic_id), masked=self.masked)
 
     def _span(self, partition: int, start: int, count: int) -> Span:
         if not (0 <= start <= _MAX_OFFSET - count and 1 <= count <= MAX_COUNT):
             rule = f"an offset of 0 or more, and 1 to {MAX_COUNT} offsets"
-            raise InvalidRange(
+            raise InvalidSelection.of_range(
                 pipeline=self.spec.name,
                 topic=self.spec.topic,
                 partition=partition,
@@ -125,9 +125,8 @@ def offset_at(
         topic_id: Incarnation of the topic; None for the one that the pipeline reads.
 
     Raises:
-        TopicChanged, TopicRecreated, ClusterChanged, OtherIncarnation: Kafka's topic differs
-            from the requested one, so its offsets mean other records.
-        UnknownPartition: The topic has no such partition.
+        TopicChanged, TopicRecreated, InvalidSelection: Kafka's topic differs from the requested
+            one, so its offsets mean other records; or the topic has no such partition.
     """
     current, ledger = ports.watermarks_of(spec), ports.control.summary(spec.name)
     if topic_id in (None, ledger.topic_id):
@@ -394,10 +393,10 @@ class _PageReader:
 def _check_size(
     table: ValueTable | BronzeLog, part: PagePart, topic_id: str, partition: int, span: Span
 ) -> None:
-    """Raise `FilesTooLarge` if reading the offsets would read too much."""
+    """Raise `PageTooLarge` if reading the offsets would read too much."""
     found = table.bytes_to_read(partition, span, MAX_FILE_BYTES)
     if found > MAX_FILE_BYTES:
-        raise FilesTooLarge(
+        raise PageTooLarge.of_records(
             table=str(part),
             topic_id=topic_id,
             partition=partition,

@@ -30,7 +30,6 @@ from tidemark.delta.errors import ControlConflict
 from tidemark.delta.opened_tables import tables_opened_once
 from tidemark.ops.report.errors import (
     LagTooLarge,
-    LagTooLong,
     PipelineStalled,
     RunwayTooShort,
 )
@@ -43,8 +42,6 @@ from tidemark.spec.model import AlarmRules, PipelineSpec, StartPolicy
 from tidemark.spec.ref import PipelineKind, PipelineRef
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LAG_ALARMS = (LagTooLong, LagTooLarge)
-"""Alarms whose only fix is a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +189,7 @@ class PipelineStatus:
         if self.kafka_error and self.kafka_error is not self.problem:
             yield self.kafka_error
         for alarm in self._exceeded_limits():
-            if self.problem is None or not isinstance(alarm, _LAG_ALARMS):
+            if self.problem is None or not isinstance(alarm, LagTooLarge):
                 yield alarm
         yield from self.unfinished.alarms(self.pipeline, self.rules, self.checked_at)
 
@@ -207,10 +204,11 @@ class PipelineStatus:
                 last_landed_at=self.last_landed_at,
                 limit=rules.stalled,
             )
-        if rules.lag_time is not None and lag_time is not None and lag_time > rules.lag_time:
-            yield LagTooLong(pipeline=name, lag_time=lag_time, limit=rules.lag_time)
-        if rules.lag_records is not None and lag is not None and lag > rules.lag_records:
-            yield LagTooLarge(pipeline=name, lag=lag, limit=rules.lag_records)
+        exceeded = LagTooLarge.exceeding(
+            name, lag=lag, lag_limit=rules.lag_records, age=lag_time, age_limit=rules.lag_time
+        )
+        if exceeded:
+            yield exceeded
 
     @property
     def state(self) -> str:

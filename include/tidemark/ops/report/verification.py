@@ -10,7 +10,7 @@ from typing import Any
 from tidemark.core.plain import record_of
 from tidemark.core.texts import counted, listed
 from tidemark.core.watermarks import IsolationLevel
-from tidemark.ops.report.errors import TableDiffers, TypedTableDiffers
+from tidemark.ops.report.errors import TableDiffers
 from tidemark.spec.ref import PipelineKind, PipelineRef
 
 MAX_LISTED = 20
@@ -156,17 +156,12 @@ class Verification:
         return NOT_COMPARED_IF_TYPED if self.is_typed else NOT_COMPARED
 
     def check(self) -> None:
-        """Raise `TableDiffers` or `TypedTableDiffers` if there are differences."""
+        """Raise `TableDiffers` if there are differences."""
         differences, first = sum(self.differences.values()), tuple(map(str, self.first))
         if differences and self.is_typed:
-            raise TypedTableDiffers(
-                pipeline=self.pipeline,
-                bronze=PipelineRef.parse(self.pipeline).name,
-                differences=differences,
-                first=first,
-            )
+            raise TableDiffers.from_bronze(self.pipeline, differences, first)
         if differences:
-            raise TableDiffers(pipeline=self.pipeline, differences=differences, first=first)
+            raise TableDiffers.from_kafka(self.pipeline, differences, first)
 
     def as_record(self) -> dict[str, Any]:
         """Return the verification as plain values, for `--json`."""

@@ -16,7 +16,7 @@ from tidemark.bronze.ingest.protocols import (
 )
 from tidemark.bronze.repair.errors import UndoUnfinished
 from tidemark.core import plan_rules
-from tidemark.core.errors import InvalidRange
+from tidemark.core.errors import InvalidSelection
 from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import (
@@ -83,8 +83,7 @@ class Verifier:
 
         Raises:
             NothingLanded: None of these offsets has landed.
-            UnknownPartition: The topic has no such partition.
-            InvalidRange: The end is not after the start.
+            InvalidSelection: The topic has no such partition, or the end is not after the start.
             UndoUnfinished: The table may still contain rows of a plan that is being undone.
             TopicDiffers, EndBehindCommitted: Kafka lacks the topic, or the offsets, that landed.
             UnreadableFile: A file of the table cannot be read.
@@ -180,7 +179,7 @@ class Verifier:
     def _bounds(self, partition: int | None, start: int | None, end: int | None) -> Span:
         first, beyond = start or 0, _MAX_OFFSET if end is None else end
         if not 0 <= first < beyond:
-            raise InvalidRange(
+            raise InvalidSelection.of_range(
                 pipeline=self.spec.name,
                 topic=self.spec.topic,
                 partition=partition or 0,

@@ -7,9 +7,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  its name everywhere
 
 from tidemark.quality.check_results import BatchRef
-from tidemark.quality.errors import SuiteError
 from tidemark.quality.suite import Suite
-from tidemark.spec.errors import Problem
+from tidemark.spec.errors import Problem, SpecError
 
 
 def read_batch(spark: SparkSession, ref: BatchRef) -> DataFrame:
@@ -26,7 +25,7 @@ def with_columns(rows: DataFrame, suite: Suite) -> DataFrame:
     """Return the rows with the columns that the rules of a suite use.
 
     These are `key_text` and `value_text` (the bytes decoded as UTF-8), and the suite's own
-    expressions. An expression may use the columns before it. Raises `SuiteError` for expressions
+    expressions. An expression may use the columns before it. Raises `SpecError` for expressions
     that Spark refuses.
     """
     rows = rows.withColumns(
@@ -49,5 +48,5 @@ def with_columns(rows: DataFrame, suite: Suite) -> DataFrame:
                 )
             )
     if problems:
-        raise SuiteError(problems=tuple(problems))
+        raise SpecError.of_suite(tuple(problems))
     return rows

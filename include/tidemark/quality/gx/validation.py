@@ -12,10 +12,9 @@ from pyspark.sql import DataFrame
 
 from tidemark.delta.errors import EngineFailed
 from tidemark.quality.check_results import MASKED, MAX_EXAMPLES, CheckResult, Example, Severity
-from tidemark.quality.errors import SuiteError
 from tidemark.quality.gx.context import ExpectationConfiguration, gx
 from tidemark.quality.suite import Suite, named_columns
-from tidemark.spec.errors import Problem
+from tidemark.spec.errors import Problem, SpecError
 
 ROW_ID = ("partition", "offset")
 """Columns that identify a row in examples."""
@@ -135,7 +134,7 @@ def _raise_evaluation_error(
         result: The result on the batch.
 
     Raises:
-        SuiteError: An expectation cannot be evaluated on any data.
+        SpecError: An expectation cannot be evaluated on any data.
         EngineFailed: An expectation could not be evaluated on this data, or failed temporarily.
     """
     problems = [
@@ -149,7 +148,7 @@ def _raise_evaluation_error(
         if _evaluation_error(each)
     ]
     if problems:
-        raise SuiteError(problems=tuple(problems))
+        raise SpecError.of_suite(tuple(problems))
     failed = next(each for each in result.results if _evaluation_error(each))
     # Without Spark's message, which contains the value that caused the error.
     condition = re.match(r"\[[A-Z0-9_.]+\]", _evaluation_error(failed))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from tidemark.bronze.repair.errors import PlanLanded, UnexplainedRows
+from tidemark.bronze.repair.errors import NothingToDo, UnexplainedRows
 from tidemark.core.ledger import PlanRecord
 from tidemark.core.offsets import size_of
 from tidemark.delta.conflicts import retry_on_conflict
@@ -65,9 +65,9 @@ class TypedClearing:
             dry_run: Only return the numbers.
 
         Raises:
-            BronzeRowsMissing: The bronze table lacks landed rows, or their number is unknown.
+            OnlyCopy: The bronze table lacks landed rows, or their number is unknown.
             HistoriesDiverge, QuarantineRestored: As `DecodePlanner.plan`.
-            RemovalConflict, RemovalFenced, UnreadableFile: As `Undo.undo`.
+            TableConflict, RemovalFenced, UnreadableFile: As `Undo.undo`.
             UnexplainedRows: The table has rows that no plan landed.
             CommitConflict: As `retry_on_conflict`.
         """
@@ -99,7 +99,7 @@ class TypedClearing:
         for record in plans:
             if record.is_open:
                 # A plan that has landed is undone below.
-                with suppress(PlanLanded):
+                with suppress(NothingToDo):
                     self.planner.abandon.abandon(record.plan.sequence, requested_by, reason)
         for record in self._plans():
             if record.held_now is not None:

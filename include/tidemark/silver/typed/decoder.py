@@ -23,6 +23,7 @@ from tidemark.bronze.repair.abandon import Abandon
 from tidemark.bronze.repair.undo import Undo
 from tidemark.core import plan_rules
 from tidemark.core.accounting import Landing
+from tidemark.core.errors import OnlyCopy
 from tidemark.core.events import ControlEvent, LossAccepted, Planned, RecreationAccepted, Started
 from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.offsets import (
@@ -37,12 +38,7 @@ from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.table_state import newest_table_version
 from tidemark.delta.conflicts import retry_on_conflict
 from tidemark.delta.errors import ControlConflict
-from tidemark.silver.typed.errors import (
-    BronzeRowsMissing,
-    NoLongerPublished,
-    RegistryUnavailable,
-    SchemaConflict,
-)
+from tidemark.silver.typed.errors import NoLongerPublished, RegistryUnavailable, SchemaConflict
 from tidemark.silver.typed.schemas import ResolvedSchemas, SchemaResolver, TypedTable
 from tidemark.spec.decode import DecodeSpec, Part
 from tidemark.spec.fields import FieldType
@@ -247,8 +243,8 @@ class DecodePlanner:
         Raises:
             SchemaConflict: Offsets remain, and none of them can be decoded.
             RegistryUnavailable, RegistryRefused: The schemas of the next plan are unknown.
-            TableBehindLedger, LedgerBehindTable, TableRestored: The histories of a data table and
-                the control table diverge.
+            TableBehindLedger, LedgerBehindTable: The histories of a data table and the control
+                table diverge.
             QuarantineRestored: A RESTORE of the quarantine removed changes of landed plans.
             DuplicateRows: A data table has more rows than landed in it.
             ControlConflict, TransactionConflict: Concurrent processes were first, several times.
@@ -271,12 +267,12 @@ class DecodePlanner:
         """Refuse a bronze table that lacks rows: the typed rows may be their only copy.
 
         Raises:
-            BronzeRowsMissing: The table lacks landed rows, or their number is unknown.
+            OnlyCopy: The table lacks landed rows, or their number is unknown.
         """
         bronze = self.control.summary(self.spec.origin)
         rows = missing_rows(self.control, bronze, self.bronze)
         if rows != 0:  # fence: only-typed-copy-is-not-cleared
-            raise BronzeRowsMissing(pipeline=self.spec.origin, rows=rows)
+            raise OnlyCopy.of_bronze_rows(self.spec.origin, rows)
 
     def backlog(self) -> DecodeBacklog:
         """Return the numbers of offsets that `plan` would decode or remove. Writes nothing."""

@@ -5,21 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidemark.core.errors import TerminalError, TidemarkError, TransientError
-from tidemark.core.texts import counted
-
-
-@dataclass(kw_only=True, eq=False)
-class SpecExists(TerminalError):
-    """The file of a drafted spec exists; an operator may have edited it."""
-
-    pipeline: str
-    file: str
-
-    problem = "The spec {file} already exists."
-    fix = (
-        "Edit the spec (`tidemark schema init {pipeline}` prints a draft of its section `decode`), "
-        "choose another --name, or delete the file to draft it again."
-    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -48,34 +33,6 @@ class TooManyQuarantined(TerminalError):
     def counted_reasons(self) -> str:
         """The most frequent reasons, each with its number of records."""
         return "; ".join(self.reasons)
-
-
-@dataclass(kw_only=True, eq=False)
-class BronzeRowsMissing(TerminalError):
-    """A command would remove typed rows whose bronze rows may no longer exist.
-
-    Attributes:
-        pipeline: Name of the bronze pipeline.
-        rows: Number of landed rows that the bronze table lacks; None if it is unknown.
-    """
-
-    pipeline: str
-    rows: int | None
-
-    problem = (
-        "The bronze table of pipeline {pipeline!r} lacks {count} that landed. The typed table may "
-        "have their only copy, so its rows stay."
-    )
-    fix = (
-        "Keep this typed table, and set another `decode.target` in the spec: see "
-        "docs/how-to/typed.md#correct-a-wrong-schema. To remove the rows of one plan nevertheless, "
-        "run its undo with `--allow-loss`."
-    )
-
-    @property
-    def count(self) -> str:
-        """The number of missing rows."""
-        return "an unknown number of rows" if self.rows is None else counted(self.rows, "row")
 
 
 @dataclass(kw_only=True, eq=False)
@@ -110,40 +67,6 @@ class NoLongerPublished(TransientError):
 
 
 @dataclass(kw_only=True, eq=False)
-class InvalidRule(TerminalError):
-    """Spark cannot use a row rule as a condition."""
-
-    pipeline: str
-    rule: str
-    sql: str
-    seen: str
-
-    problem = "Row rule {rule!r} of pipeline {pipeline!r} is invalid: {sql}."
-    expected = "a condition in Spark SQL over the decoded columns, such as value.price > 0"
-    actual = "{seen}"
-    fix = "Correct `decode.rules` in the spec. Nothing was written."
-
-
-@dataclass(kw_only=True, eq=False)
-class DecodedDifferently(TerminalError):
-    """Two drivers of one plan quarantined different records; the typed table has no rows of it."""
-
-    pipeline: str
-    sequence: int
-    quarantined: int
-    now: int
-
-    problem = (
-        "Two executions of plan {sequence} of {pipeline!r} quarantined different records: "
-        "{quarantined:,} and {now:,}."
-    )
-    fix = (
-        "Correct row rules that depend on the time, and run one version of Tidemark. Then run "
-        "`tidemark abandon {pipeline} --plan {sequence} --reason TEXT`, and decode again."
-    )
-
-
-@dataclass(kw_only=True, eq=False)
 class QuarantineRestored(TerminalError):
     """A RESTORE of the quarantine table removed the changes of landed plans."""
 
@@ -159,7 +82,7 @@ class QuarantineRestored(TerminalError):
     fix = (
         "Restore {table} to version {complete_version}, which has all changes. If its files are "
         "gone, run `tidemark undo {pipeline} --plan {sequence} --reason TEXT`. If the plan is not "
-        "recorded (PlanNotLanded), restore the typed table to the version before the plan, then "
+        "recorded (PlanStillOpen), restore the typed table to the version before the plan, then "
         "run `tidemark rewind {pipeline} --reason TEXT`."
     )
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from tidemark.bronze.ingest.errors import PlanFenced
 from tidemark.bronze.ingest.protocols import Clock
 from tidemark.core.accounting import Landing
 from tidemark.core.datafile import DataFile
+from tidemark.core.errors import PlanCannotLand
 from tidemark.core.offsets import (
     Span,
     SpanSet,
@@ -58,7 +58,7 @@ from tidemark.delta.table_io import open_if_exists, query_rows, query_table
 from tidemark.delta.table_properties import WRITER_PROPERTIES
 from tidemark.delta.unreadable_files import translate_read_errors
 from tidemark.silver.typed.columns import QUARANTINE_SCHEMA, decoded_parts
-from tidemark.silver.typed.errors import DecodedDifferently, QuarantineRestored
+from tidemark.silver.typed.errors import QuarantineRestored
 from tidemark.silver.typed.quarantine_record import QuarantinedRecord
 from tidemark.spec.decode import Part, QuarantineReason
 from tidemark.spec.fields import FieldType
@@ -161,7 +161,7 @@ class DeltaQuarantine:
 
         Raises:
             RemovalFenced: The epoch is fenced.
-            TableAppendOnly: Another program has forbidden changes of rows.
+            TableAltered: Another program has forbidden changes of rows.
             UnreadableFile: A file to rewrite cannot be read.
             EngineFailed: Some content may be erased. Repeating the call is safe.
         """
@@ -255,16 +255,13 @@ class DeltaQuarantine:
         """Check that this driver's files have the records that were committed for a plan.
 
         Raises:
-            DecodedDifferently: Another driver has quarantined other records of the plan.
+            PlanCannotLand: Another driver has quarantined other records of the plan.
         """
         committed = self.table.plan_spans(plan.sequence)
         ours = spans_in_files(folder_of(self._uri), files)
         if committed != ours:
-            raise DecodedDifferently(
-                pipeline=plan.pipeline,
-                sequence=plan.sequence,
-                quarantined=size_of(committed),
-                now=size_of(ours),
+            raise PlanCannotLand.by_other_quarantine(
+                plan.pipeline, plan.sequence, size_of(committed), size_of(ours)
             )
 
     def spans(self, sequence: int) -> Mapping[int, SpanSet]:
@@ -340,7 +337,7 @@ class DeltaQuarantine:
 
         Raises:
             RemovalFenced: The epoch is fenced.
-            TableAppendOnly, UnreadableFile: The rows cannot be changed.
+            TableAltered, UnreadableFile: The rows cannot be changed.
             EngineFailed: Some changes may be committed. Repeating the call is safe.
         """
         named = self._named_plans() if plans else ()
@@ -646,14 +643,14 @@ class TypedTablePair:
         erases the closed records that an interrupted driver left.
 
         Raises:
-            DecodedDifferently: Another driver has quarantined other records of the plan.
-            PlanFenced: A killed command has fenced the plan in the typed table only.
+            PlanCannotLand: Another driver has quarantined other records of the plan, or a killed
+                command has fenced the plan in the typed table only.
             TransactionConflict: A repair has fenced the plan in the quarantine.
         """
         if self.typed.has_transaction(plan):
             # Another driver has landed the plan, or it was abandoned.
             if not self.quarantine.table.has_transaction(plan):
-                raise PlanFenced(pipeline=plan.pipeline, sequence=plan.sequence)
+                raise PlanCannotLand.by_fence(plan.pipeline, plan.sequence)
             return False
         self.quarantine.erase_closed(plan)
         kept = [file for file in files if file.quarantined]

@@ -69,7 +69,7 @@ class ConfluentRegistry:
             self._client = SchemaRegistryClient({**_DEFAULTS, **extra})
         except (ValueError, TypeError, OSError):
             # Some messages of the client quote the URL.
-            raise InvalidConnection(
+            raise InvalidConnection.of_definition(
                 connection=connection, rule=_RULE, seen=f"extra with {', '.join(sorted(extra))}"
             ) from None
 

@@ -26,7 +26,7 @@ from tidemark.core.origins import DecodeOrigin
 from tidemark.core.plan import Plan
 from tidemark.delta.storage import folder_of
 from tidemark.silver.typed.columns import typed_schema
-from tidemark.silver.typed.errors import DecoderChanged, InvalidRule, TooManyQuarantined
+from tidemark.silver.typed.errors import DecoderChanged, TooManyQuarantined
 from tidemark.silver.typed.formats.spark_payloads import (
     FORMS_AT_ONCE,
     SETTINGS,
@@ -44,8 +44,10 @@ from tidemark.spark.conditions import at_offsets
 from tidemark.spark.failures import session_settings, spark_error
 from tidemark.spark.sessions import use_scheduler_pool
 from tidemark.spec.decode import DecodeSpec, Part, QuarantineReason
+from tidemark.spec.errors import Problem, SpecError
 from tidemark.spec.fields import FieldType
 from tidemark.spec.flattening import TOMBSTONE, column_name, field_name
+from tidemark.spec.ref import PipelineRef
 from tidemark.spec.rule_check import rule_problem
 
 if TYPE_CHECKING:
@@ -115,7 +117,7 @@ class SparkDecoder:
 
         Raises:
             DecoderChanged: The spec's section `decode` has changed since the plan.
-            InvalidRule: A row rule is not a condition over the decoded columns.
+            SpecError: A row rule is not a condition over the decoded columns.
             TooManyQuarantined: More records fail than the spec allows. Nothing was committed.
             SetupError, StorageFailure, EngineFailed: As in `spark_error`.
         """
@@ -140,7 +142,7 @@ class SparkDecoder:
             The number of records with each result.
 
         Raises:
-            DecoderChanged, InvalidRule, SetupError, StorageFailure, EngineFailed: As for `write`.
+            DecoderChanged, SpecError, SetupError, StorageFailure, EngineFailed: As for `write`.
         """
         source = self._request_of(plan)
         found: Counter[DecodeResult] = Counter()
@@ -315,7 +317,14 @@ class SparkDecoder:
                 first_line = str(unknown).strip().splitlines()[0]
                 seen = rule_problem(sql, self._spec) or first_line
             if seen != "boolean":
-                raise InvalidRule(pipeline=plan.pipeline, rule=name, sql=sql, seen=seen)
+                problem = Problem(
+                    file=f"{PipelineRef.parse(plan.pipeline).name}.yaml",
+                    key=f"decode.rules.{name}",
+                    expected="a condition in Spark SQL over the decoded columns, such as "
+                    "value.price > 0",
+                    found=f"{sql}: {seen}",
+                )
+                raise SpecError(problems=(problem,))
             broken.append(F.when(~F.expr(sql), name))
         if not broken:
             return rows

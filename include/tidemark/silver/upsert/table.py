@@ -11,7 +11,7 @@ from tidemark.delta.columns import BRONZE_SCHEMA, delta_type, nullable_column
 from tidemark.delta.commit_log import changes_no_rows, commits_with_metadata, history
 from tidemark.delta.data_table import DataTableSnapshot, DeltaDataTable
 from tidemark.delta.delta_errors import translates_delta_errors
-from tidemark.delta.errors import ColumnsDiffer
+from tidemark.delta.errors import TableAltered
 from tidemark.delta.table_checks import check_owner, check_removals, field_types
 from tidemark.delta.table_io import open_if_exists
 from tidemark.silver.typed.columns import decoded_parts
@@ -46,7 +46,7 @@ class DeltaUpsertTable:
 
         Raises:
             ForeignTable: The table belongs to another pipeline or program.
-            TableAppendOnly: A merge cannot replace rows.
+            TableAltered: A merge cannot replace rows.
         """
         table = open_if_exists(self._uri)
         if table is None:
@@ -97,7 +97,7 @@ class DeltaUpsertTable:
             columns: The types of keys and values in the typed table.
 
         Raises:
-            ColumnsDiffer: No upsert table can be made from these columns.
+            TableAltered: No upsert table can be made from these columns.
         """
         table = open_if_exists(self._uri)
         if table is None:
@@ -159,10 +159,7 @@ class DeltaUpsertTable:
         try:
             return upsert_schema(columns, self._spec)
         except ValueError as missing:
-            raise ColumnsDiffer(
-                target=self._uri,
-                difference=f"the typed table has no {missing}",
-            ) from None
+            raise TableAltered.of_columns(self._uri, f"the typed table has no {missing}") from None
 
 
 def version_of_merge(table: DataTableSnapshot, typed_version: int) -> int | None:
