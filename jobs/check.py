@@ -2,7 +2,7 @@
 
     spark-submit jobs/check.py --plan prices=7 --plan orders=3
 
-A failed critical check is exit code 66.
+If a critical check fails, the exit code is 66.
 """
 
 import sys

@@ -2,8 +2,8 @@
 
     spark-submit jobs/upsert.py --plan prices=57
 
-The number is a version of the typed table. The job merges at least this version: it merges the
-newest one.
+The number is a version of the typed table. The job merges the newest version, which is at least
+this one.
 """
 
 import sys

@@ -381,7 +381,7 @@ def call_task(task: str, environ: Mapping[str, str], **arguments: Any) -> dict[s
 
 
 def apps_built(call: str, **arguments: Any) -> dict[str, Any]:
-    """Ask another question of this process about a task; add the number of apps that it built."""
+    """Answer another question about a task, and add the number of apps that this process built."""
     from tidemark.app.app import App
 
     with patch.object(App, "__init__", autospec=True, side_effect=App.__init__) as built:

@@ -39,7 +39,7 @@ TASKS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "record_status_of_all": ("call_task", {}),
 }
-"""The question of the probe about each task, and the arguments of the task."""
+"""The question to the probe about each task, and the arguments of the task."""
 
 
 @pytest.mark.parametrize(

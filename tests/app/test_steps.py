@@ -41,7 +41,7 @@ class Steps:
     performed: list[str] = field(default_factory=list)
 
     def replace(self, patch: pytest.MonkeyPatch) -> None:
-        """Let the chain take these steps."""
+        """Replace the steps of a run by these."""
         for name in ("ingest", "check", "decode"):
             patch.setitem(STEPS, name, replace(STEPS[name], take=getattr(self, name)))
 

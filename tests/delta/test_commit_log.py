@@ -1,4 +1,4 @@
-"""Tests of the commits of a table, as its log has them."""
+"""Tests of the commits that the log of a table contains."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tests of tables that are opened from a copy of their log.
 
-Most tables are in folders, which are opened as an object store is. Tests with the marker `store`
-use a server.
+Most tests open tables in folders as tables in an object store. Tests with the marker `store` use a
+server.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def values(uri: str) -> list[int]:
 
 
 def described(table: DeltaTable) -> dict[str, object]:
-    """Return the values that Tidemark reads of a log."""
+    """Return the values that Tidemark reads from a log."""
     return {
         "version": table.version(),
         "id": table.metadata().id,
@@ -199,10 +199,10 @@ def without_its_checkpoint(uri: str) -> None:
     "damage",
     [with_named_checkpoint, without_a_commit, without_a_log, without_its_checkpoint],
 )
-def test_delta_rs_opens_what_cannot_be_copied(
+def test_delta_rs_opens_tables_whose_log_cannot_be_copied(
     tmp_path: Path, copied: None, damage: Callable[[str], None]
 ) -> None:
-    """It reads such checkpoints, and names the damage."""
+    """delta-rs reads checkpoints with unique names, and reports a damaged log."""
     uri = str(tmp_path)
     for value in range(3):
         append(uri, value)
@@ -227,7 +227,7 @@ def _end(_: OpenedTable) -> None:
 
 
 def test_a_forked_process_removes_no_folder_of_its_parent(tmp_path: Path, copied: None) -> None:
-    """It has no copies, and the objects of its parent."""
+    """The child has no copies of its own, and has the objects of its parent."""
     append(str(tmp_path), 1)
     table = opened(str(tmp_path))
     child = multiprocessing.get_context("fork").Process(target=_end, args=(table,))
@@ -330,7 +330,7 @@ def test_a_commit_is_refused_after_a_conflicting_one(
 
 @pytest.mark.parametrize("other", INDEPENDENT)
 @pytest.mark.parametrize("retries", [None, 0])
-def test_a_commit_follows_an_independent_one_if_it_may(
+def test_a_commit_follows_an_independent_one_if_it_may_retry(
     tmp_path: Path, copied: None, other: Callable[[str], None], retries: int | None
 ) -> None:
     uri = two_rows(tmp_path)
@@ -378,7 +378,7 @@ def _land(uri: str, ready: Any, sequence: int, app: str) -> int:
 
 
 @pytest.mark.parametrize(("apps", "committed"), [(["app"] * 6, 1), (list("abcdef"), 6)])
-def test_of_concurrent_commits_those_with_own_transactions_succeed(
+def test_concurrent_commits_with_own_transactions_succeed(
     tmp_path: Path, copied: None, apps: list[str], committed: int
 ) -> None:
     uri = two_rows(tmp_path)
@@ -417,8 +417,8 @@ def test_a_commit_whose_answer_was_lost_is_not_committed_again(
     assert (values(uri), DeltaTable(uri).version()) == ([0, 1, 5], 2)
 
 
-def test_of_two_equal_commits_one_fails(tmp_path: Path, copied: None) -> None:
-    """Two fences of one plan in the same millisecond have equal texts."""
+def test_one_of_two_equal_commits_fails(tmp_path: Path, copied: None) -> None:
+    """Two fences of one plan in the same millisecond have equal actions."""
     store = LocalStore(str(tmp_path))
     content = b'{"txn": {"appId": "app", "version": 1}}'
     assert create_commit(store, 0, content, retries=0) == 0
@@ -473,10 +473,10 @@ def test_a_log_is_read_once_from_an_object_store(counted: tuple[str, RequestCoun
     assert table.transaction_version(APP) == 12
     assert len(history(table, 5)) == 5
     assert opened(uri) is table
-    # The second look.
+    # The log is listed again.
     assert counter.take().total() == 1
     append_rows(table, pa.table({"value": [12]}), commit_properties=landing(13))
-    # A look, the rows, the commit.
+    # One request each: list the log, write the rows, create the commit.
     assert counter.take().total() == 3
     assert opened(uri).transaction_version(APP) == 13
     assert counter.take().total() == 2

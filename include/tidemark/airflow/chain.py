@@ -37,7 +37,7 @@ _FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Mapping[str, str]]] = {
     "upsert": (tasks.upsert_run, {"versions": tasks.TABLE_VERSIONS}),
     "publish": (tasks.publish_run, _RUN),
 }
-"""The function of each step's task, with its arguments beside the pipelines."""
+"""The function of each step's task, with its arguments other than the pipelines."""
 
 
 def timetable(schedule: str) -> str | CronDataIntervalTimetable:
@@ -130,8 +130,8 @@ def _task(dag_id: str, name: str, members: Sequence[PipelineSpec]) -> BaseOperat
         return JobOperator(**settings)
     alias = tasks.table_alias(dag_id)
     settings["op_kwargs"]["alias"] = alias.name
-    # Airflow lists the inlets before their first event. As outlets, each run would emit an event
-    # of all of them.
+    # Airflow lists inlets before their first event. If the tables were outlets, each run would emit
+    # an event of every table.
     inlets = [tasks.table_asset(str(ref)) for spec in members for ref in _tables_of(spec)]
     return RunOperator(**settings, outlets=[alias], inlets=inlets)
 

@@ -39,7 +39,7 @@ def connection(conn_id: str) -> Connection:
 
 
 def airflow_app() -> App:
-    """Return the app of a task, with the connections of this Airflow. Each is read once."""
+    """Return the app of a task, with the connections of this Airflow, each read once."""
 
     @cache
     def find(conn_id: str) -> str:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def with_app(function: Callable[Concatenate[App, P], T]) -> Callable[P, T]:
-    """Return the callable of a task without Spark: it builds the app, and names failures."""
+    """Return the callable of a task without Spark. It builds the app, and converts failures."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:

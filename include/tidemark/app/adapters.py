@@ -78,8 +78,8 @@ class Adapters:
         """Return the bronze table, without Spark.
 
         Args:
-            reads_only: Whether to read also a table in which plans cannot land. Otherwise its use
-                raises `TableAltered`.
+            reads_only: Whether the table may be one in which plans cannot land. Otherwise such a
+                table raises `TableAltered` when it is used.
         """
         from tidemark.delta.data_table import DeltaDataTable
 
@@ -140,7 +140,7 @@ class Adapters:
         return load_suite(self.layout.suite(suite)).masked if suite else ()
 
     def schema_store(self) -> DeltaSchemaStore:
-        """Return the stored schemas of the registry, which is the default one without `decode`."""
+        """Return the stored schemas of the pipeline's registry, or of the default registry."""
         from tidemark.silver.typed.schema_table import DeltaSchemaStore
 
         registry = self.spec.decode.registry if self.spec.decode else DEFAULT_REGISTRY

@@ -129,7 +129,7 @@ class App:
         return self.pipeline(self.spec(ref).ref.live, sessions)
 
     def table(self, ref: PipelineRef | str) -> PlannedTable:
-        """Return the table with plans of a reference: `prices` or `prices@typed`."""
+        """Return the bronze table of `prices`, or the typed table of `prices@typed`."""
         is_typed = self.spec(ref).is_typed
         return self.pipeline_of(ref).typed if is_typed else self.pipeline(ref).bronze
 

@@ -31,8 +31,8 @@ class Connections:
     """The connections of a home. Definitions contain secrets: never log them.
 
     Attributes:
-        find: Returns the definition of a connection as JSON. For an undefined one it returns None,
-            or raises InvalidConnection, also for the embedded broker.
+        find: Returns the definition of a connection as JSON; None if the connection is undefined.
+            If it raises InvalidConnection instead, the embedded broker is not used.
         local_bootstrap: Returns the address of the embedded broker; None while it does not run.
     """
 

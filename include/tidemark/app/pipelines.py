@@ -252,8 +252,8 @@ class Pipelines:
 
         Returns:
             Outcomes of an open plan of another chunk and of the chunk's plan. They have no records
-            if no offset of the chunk is left to land. The refusal of a chunk that could not be
-            planned is beside them; it leaves no open plan.
+            if no offset of the chunk is left to land. The second value is the error of a chunk
+            that could not be planned, which leaves no open plan; otherwise None.
 
         Raises:
             KafkaUnavailable and so on: A transient error of `Backfills.plan_chunk`.

@@ -64,7 +64,7 @@ class RepairPart:
         )
 
     def rewind(self, requested_by: str, reason: str, *, dry_run: bool = False) -> Differences:
-        """Follow a RESTORE of the table. See `Repair.rewind`."""
+        """Record as unread the offsets whose rows the table has lost. See `Repair.rewind`."""
         service = Repair(spec=self.spec, ports=self.ports)
         return service.rewind(requested_by, reason, dry_run=dry_run)
 

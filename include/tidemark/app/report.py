@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tidemark.ops.report.unfinished_work import UnfinishedWorkReader
 
 _REPORTED_PERIOD = timedelta(days=30)
-"""Period of a report without another one."""
+"""Default period of a report."""
 _PAGE_TIMEOUT_S = 5.0
 """Longest wait for Kafka for a page of records, in seconds."""
 

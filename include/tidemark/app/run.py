@@ -1,4 +1,4 @@
-"""Jobs: work of Spark for several plans at once, on either engine.
+"""Jobs: Spark work for several plans at once, on either engine.
 
 A job receives the pipelines and the numbers of its plans, never their ranges. It reads the plans
 from the control table. The engine decides where the job runs. spark-submit starts a new process,

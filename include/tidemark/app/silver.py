@@ -80,7 +80,7 @@ class TypedPart(PlannedTable):
         ).clear(requested_by, reason, dry_run=dry_run)
 
     def check_next(self) -> None:
-        """Raise the error with which the next decode would be refused. Requests no schema."""
+        """Raise the error that would refuse the next decode. Requests no schema."""
         if self.spec.registry:
             self.adapters.connections.extra(self.spec.registry, "url")
         self.planner.check_tables()
@@ -248,7 +248,7 @@ class TypedPart(PlannedTable):
 
 @dataclass(frozen=True)
 class UpsertPart:
-    """The upsert table of a pipeline, which merges follow from the typed table.
+    """The upsert table of a pipeline. Merges derive its rows from the typed table.
 
     Attributes:
         typed: The typed table.

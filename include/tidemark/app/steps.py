@@ -1,4 +1,4 @@
-"""The chain: plan, ingest, check, decode, upsert, publish.
+"""The steps of a run: plan, ingest, check, decode, upsert, publish.
 
 A step is a function of a pipeline. `STEPS` is the only list of them: commands, jobs on Spark and
 the tasks of DAGs take their steps and texts from it. `complete` takes all steps in one process.
@@ -122,7 +122,7 @@ def upsert(pipeline: Pipeline, _: MergeRef | None) -> Result | None:
 
 
 def publish(pipeline: Pipeline, run: PipelineRun) -> Result | None:
-    """Report whether the published view contains the plan of a run; None if it has no rows."""
+    """Report whether the published view contains a run's plan; None if the plan has no rows."""
     record = recorded_plan(pipeline.control, pipeline.name, run.plan.sequence)
     has_landed = any(step["step"] == "ingest" for step in run.steps)
     if has_landed:
@@ -144,7 +144,7 @@ def preview_replay(pipeline: Pipeline, replay: ReplayRef) -> Result:
 class NewDecodePlans:
     """Plans the next decode of pipelines, for loops that decode until no records are left.
 
-    A plan that is still open after its execution would be executed without end.
+    Raises an error instead of returning a plan twice: such a loop would not end.
 
     Args:
         replayed: Offsets in quarantine to decode again first, by topic id and partition.
@@ -244,7 +244,7 @@ def _backlog(pipeline: Pipeline) -> DecodeBacklog | None:
 
 
 def offsets_of(app: App, refs: Sequence[AnyRef]) -> int | None:
-    """Return the number of offsets of some plans; None if one of them is no recorded plan."""
+    """Return the number of offsets of some plans; None if one of them is not a recorded plan."""
     plans = [ref for ref in refs if isinstance(ref, PlanRef)]
     found = [app.control.plan_record(plan.pipeline, plan.sequence) for plan in plans]
     sizes = [record.plan.size for record in found if record]
@@ -276,7 +276,7 @@ class Step(Generic[Ref]):
         take_all: Takes the step for several plans; None to take it for each.
         concurrent: Whether plans take the step at the same time, in threads.
         has: Whether a pipeline has the step.
-        left: Returns the arguments of `take` that a run of all steps has left.
+        left: Returns the arguments of `take` for the remaining work in a run of all steps.
         reads_kafka: Whether the job gets the Kafka connections of its pipelines.
         reads_registry: Whether the job gets the connections of its pipelines to schema registries.
         title: One line for the list of commands.
@@ -511,7 +511,7 @@ JOBS: Mapping[str, Step[Any]] = {
         reads_registry=True,
     ),
 }
-"""Work of Spark, by the name of its entry point in jobs/."""
+"""Jobs on Spark, by the names of their entry points in jobs/."""
 
 
 # -- failures of Spark ---------------------------------------------------------------------------

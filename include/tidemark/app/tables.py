@@ -1,4 +1,4 @@
-"""The tables of a pipeline that have plans of their own, and the bronze table among them."""
+"""The base class of tables with plans of their own, and the bronze table."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def rewind(
 ) -> None:
     """Follow a RESTORE of the data table: offsets whose rows it removed are unread again.
 
-    For TableBehindLedger, also of a data table that was removed. Opens a new epoch: drivers that
+    For TableBehindLedger, also after a data table was removed. Opens a new epoch: drivers that
     execute older plans can no longer land them. Offsets that Kafka has deleted since then raise
     LostRange.
     """
@@ -201,8 +201,8 @@ def rebuild(
     For LedgerBehindTable: the control table was removed, truncated, or restored from a backup.
     Reads the data table's commits, and its rows where log retention has removed the commits. Opens
     a new epoch: plans that only the lost table contained can never land. Only the control table
-    records accepted losses: accept them again when LostRange names them. It also had the decisions
-    about publication: the plans that this command records are unchecked. Reject or release plans
+    records accepted losses: accept them again when LostRange names them. The lost table also had
+    the decisions about publication, so the recorded plans are unchecked. Reject or release plans
     again before the next run checks them.
     """
     found = _table(pipeline).repair.rebuild(requester(), reason, dry_run=dry_run)

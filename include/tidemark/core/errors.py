@@ -193,7 +193,7 @@ class HistoriesDiverge(TidemarkError):
 
 @dataclass(kw_only=True, eq=False)
 class CaseTexts:
-    """Texts of an error with several cases, after all of which the operator acts in the same way.
+    """Texts of an error with several cases that need the same action of the operator.
 
     Attributes:
         finding: What is wrong, in one or more sentences.
@@ -214,7 +214,7 @@ class CaseTexts:
 
 
 class SetupError(CaseTexts, TerminalError):
-    """This machine lacks a requirement, or something on it conflicts with Tidemark."""
+    """This machine or a server lacks a requirement, or a setting or a file is unsuitable."""
 
     @classmethod
     def of_engine(cls, *, engine: str, mismatch: str, needed: str, advice: str) -> Self:
@@ -266,7 +266,8 @@ class TableBehindLedger(HistoriesDiverge, TerminalError):
     Attributes:
         pipeline: Pipeline name.
         finding: What the table lacks, in one sentence.
-        repair: What to do if a newer table exists, and the condition of a rewind.
+        repair: Another fix to try first, if there is one, and the condition of a rewind. The fix
+            continues with "run".
         preview: What the dry run of a rewind shows.
         needed: Expected state of the table, if it adds information.
         seen: Its actual state.
@@ -344,7 +345,7 @@ class TableBehindLedger(HistoriesDiverge, TerminalError):
 
 
 class LedgerBehindTable(CaseTexts, HistoriesDiverge, TerminalError):
-    """The control table lacks what the data table or its own log contains, or is another one."""
+    """The control table lacks events that a data table or its own log has, or has another plan."""
 
     @classmethod
     def without_plan(cls, *, pipeline: str, sequence: int, newest: int) -> Self:
@@ -352,7 +353,7 @@ class LedgerBehindTable(CaseTexts, HistoriesDiverge, TerminalError):
         return cls(
             finding=f"The control table lacks a plan that is in a table of {pipeline!r}.",
             needed=f"a control table with plan {sequence}",
-            seen=f"newest plan {newest}" if newest else "no plan of this chain",
+            seen=f"newest plan {newest}" if newest else "no plan of this kind",
             advice=(
                 "The control table was removed, restored or replaced by another one. Restore the "
                 f"right control table, or run `tidemark control rebuild {pipeline} --dry-run`."
@@ -365,7 +366,7 @@ class LedgerBehindTable(CaseTexts, HistoriesDiverge, TerminalError):
         return cls(
             finding=(
                 f"The control table has no rows for {counted(missing, 'event')} of pipeline "
-                f"{pipeline!r}: its log records {event_number}."
+                f"{pipeline!r}. The newest event in its log has number {event_number}."
             ),
             advice=(
                 "Restore the control table to its newest version, or rebuild the pipeline's "
@@ -401,7 +402,7 @@ class ControlTableDamaged(CaseTexts, TerminalError):
                 f"The control table contains {counted(len(events), 'event')} of pipeline "
                 f"{pipeline!r} more than once, from event {events[0]} to {events[-1]}."
             ),
-            advice="`tidemark control repair --apply` writes each event once; no row is lost.",
+            advice="`tidemark control repair --apply` writes each event once; no event is lost.",
         )
 
     @classmethod
@@ -530,7 +531,7 @@ class OnlyCopy(CaseTexts, TerminalError):
             ),
             advice=(
                 f"Keep the rows: `tidemark publication reject {pipeline} --plan {sequence} "
-                "--reason TEXT` hides them. To remove them for ever, run the undo with "
+                "--reason TEXT` hides them. To remove them permanently, run the undo with "
                 "`--allow-loss`."
             ),
         )
@@ -707,7 +708,7 @@ class EndBehindCommitted(TerminalError):
 
     @property
     def remedies(self) -> str:
-        """The steps after an open transaction, a truncated log, and with an open plan."""
+        """The fixes for an open transaction, a truncated log and an open plan."""
         remedies = ["Nothing was written. If a transaction is open, wait until it ends."]
         if self.undo:
             remedies.append(
@@ -809,8 +810,8 @@ class InvalidSelection(CaseTexts, TerminalError):
                 f"Later plans have replaced all rows of plan {sequence} of pipeline {pipeline!r}."
             ),
             advice=(
-                "Name a plan that replaced them: column plan_sequence of the rows in the data "
-                "table."
+                "Name a plan that replaced them; the column plan_sequence of the data table "
+                "contains its number."
             ),
         )
 
@@ -823,8 +824,8 @@ class InvalidSelection(CaseTexts, TerminalError):
                 f"{requested_by} (recorded chunks: {chunks})."
             ),
             advice=(
-                "Request the offsets again, with --replace if the lost request had it; without "
-                "--replace offsets that have landed are skipped."
+                "Request the offsets again, with --replace if the lost request had it. Without "
+                "--replace, landed offsets are skipped."
             ),
         )
 
@@ -851,8 +852,8 @@ class InvalidReference(CaseTexts, TerminalError):
                 f"Pipeline {pipeline!r} decodes the table of {origin!r}; it does not read Kafka."
             ),
             advice=(
-                f"Run the command for {origin!r}; its next run decodes the records. See "
-                "`tidemark decode --help`."
+                f"Run the command for {origin!r}. The next run of {origin!r} decodes the records. "
+                "See `tidemark decode --help`."
             ),
         )
 

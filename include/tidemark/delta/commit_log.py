@@ -35,8 +35,8 @@ _NEUTRAL_KEYS = {"added", "abandoned", "compacted", "fenced"}
 def history(table: DeltaTable | CommitHistory, limit: int | None = None) -> list[dict[str, Any]]:
     """Return the information of the newest commits, with their versions, newest first.
 
-    `DeltaTable.history` counts versions backwards from the opened one. If another commit followed
-    since, each commit gets the version of the one before it.
+    `DeltaTable.history` counts versions down from the opened one, so it returns wrong versions if
+    another process has committed since.
 
     Args:
         table: The table.

@@ -139,7 +139,12 @@ class TransactionConflict(CommitConflict):
 
 @dataclass(kw_only=True, eq=False)
 class TableConflict(CommitConflict):
-    """Other processes committed to a table first: rows did not land, or were not removed."""
+    """Other processes committed first: rows did not land, or rows or files were not removed.
+
+    Attributes:
+        finding: What did not happen and why, in one sentence.
+        progress: What the repeated command does, or that nothing was changed, as a main clause.
+    """
 
     finding: str
     progress: str
@@ -250,7 +255,7 @@ class TableAltered(CaseTexts, TerminalError):
 
     @classmethod
     def of_features(cls, target: str, features: tuple[str, ...]) -> Self:
-        """The table has table features that a landing does not follow.
+        """The table has table features that landings do not support.
 
         Args:
             target: The table.
@@ -422,7 +427,7 @@ class TableReplaced(TransientError):
     """The table was replaced, or lost new files: a commit for a plan was not made.
 
     Attributes:
-        finding: What is in its place, in one sentence.
+        finding: What happened to the table or its files, in one sentence.
         cause: What the repeated command does, and possible causes, as sentences.
     """
 

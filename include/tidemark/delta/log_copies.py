@@ -2,7 +2,8 @@
 
 delta-rs opens a table in an object store with 13 + 2n requests, for n commits after the newest
 checkpoint. It reads these commits again for each transaction. A copy of the log takes 3 + n
-concurrent requests. Later looks at it take one, and show whether another table has replaced it.
+concurrent requests. A later look at the log takes one request, which also shows whether another
+table has replaced this one.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ log = logging.getLogger(__name__)
 
 _CONCURRENT_READS = 32
 _LOOKS = 5
-"""Looks at a log whose files are replaced meanwhile."""
+"""Most attempts to copy a log while other processes replace its files."""
 _KEPT = 64
-"""Tables of which a process keeps a copy."""
+"""Most tables of which a process keeps a copy."""
 _COPIED_BYTES = 8 * 1024 * 1024
-"""Bytes of data files that `with_files` copies at most."""
+"""Most bytes of data files that `with_files` copies."""
 _COPIED_FILES = 64
 _RETRIES = 15
-"""As delta-rs by default."""
+"""Retries of a commit after independent commits; the default of delta-rs."""
 _PAUSE_S = 60.0
-"""Time after a failure of the storage in which delta-rs opens the table."""
+"""Seconds after a failure of the storage during which delta-rs opens the table."""
 _TRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
-"""Retries of a request. delta-rs then tries for longer."""
+"""Retries of a request. delta-rs, which opens the table if they fail, retries for longer."""
 
 _LOG = "_delta_log"
 _FILE = re.compile(r"(\d{20})\.(?:json|checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet)")
@@ -59,11 +60,11 @@ _OTHER_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\.[^.]*-[^.]*\.(?:json|parque
 """A checkpoint with a unique name, which may refer to further files."""
 
 Tags: TypeAlias = Mapping[str, str]
-"""Entity tags of files of a log, by name. Another content has another tag."""
+"""Entity tags of files of a log, by file name. Files with different contents differ in the tag."""
 
 
 class _NotCopied(Exception):
-    """The log cannot be copied: delta-rs opens the table itself, or names the error."""
+    """The log cannot be copied: delta-rs opens the table itself, or reports the error."""
 
 
 class _Replaced(Exception):
@@ -198,7 +199,7 @@ class LogCopy:
         _for_each(copy, [path for path in paths if not folder.has(path)])
 
     def commits(self) -> frozenset[int]:
-        """Return the versions whose commit the log has."""
+        """Return the versions whose commit files are in the log."""
         names = (each["path"] for page in self._store.list(_LOG) for each in page)
         return frozenset(
             _version(name.rpartition("/")[2]) for name in names if _COMMIT.fullmatch(name)
@@ -238,12 +239,12 @@ class LogCopy:
 
 
 class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
-    """One version of a table in an object store: what its log says needs no further request.
+    """One version of a table in an object store. The state in its log needs no further request.
 
     Args:
         copy: The copy of the log.
-        folder: Its folder.
-        tags: Its files.
+        folder: The folder of the copy.
+        tags: The files of the log at this version.
     """
 
     def __init__(self, copy: LogCopy, folder: _Folder, tags: Tags) -> None:
@@ -283,7 +284,7 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
         return self._folder.path / _LOG, wanted
 
     def with_rows(self) -> DeltaTable:
-        """Return this version as delta-rs opens it, which reads and rewrites rows.
+        """Return this version as delta-rs opens it, to query and rewrite its rows.
 
         Raises:
             DeltaError: Another table replaced this one.
@@ -298,9 +299,10 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
         return self._whole
 
     def with_files(self, condition: str) -> DeltaTable:
-        """Return this version with the rows that meet a condition, of a table without payload.
+        """Return this version as a table whose rows that meet a condition can be queried.
 
-        Copies small files to the temporary folder, with one request each.
+        Only for tables without payload: copies small files to the temporary folder, with one
+        request each.
 
         Args:
             condition: An SQL condition on partition columns and columns with statistics.
@@ -327,7 +329,11 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
         return self._local
 
     def commit(self, write: Callable[[DeltaTable], None], properties: CommitProperties) -> None:
-        """Commit what delta-rs writes to a copy of this version. It must read no rows.
+        """Commit what a function writes to a copy of this version.
+
+        Args:
+            write: Writes with delta-rs to the table that it gets. It must read no rows.
+            properties: The properties of the commit.
 
         Raises:
             CommitFailedError: See `create_commit`.
@@ -381,7 +387,7 @@ def append_rows(
 
 
 def open_copied(uri: str) -> OpenedTable | None:
-    """Open the newest version of a table by a copy of its log.
+    """Open the newest version of a table from a copy of its log.
 
     Returns:
         None if the log cannot be copied. delta-rs then opens the table, or reports the error.
@@ -400,7 +406,10 @@ def open_copied(uri: str) -> OpenedTable | None:
 
 
 def is_copied(uri: str) -> bool:
-    """Whether to open a table from a copy of its log: one in an object store that can be read."""
+    """Whether to open a table from a copy of its log: only one in an object store.
+
+    False with an external lock of delta-rs, and for `_PAUSE_S` after a failure of the storage.
+    """
     if "://" not in uri or uri.startswith("file:") or os.environ.get("AWS_S3_LOCKING_PROVIDER"):
         return False
     return monotonic() - _failed_at.get(uri, -_PAUSE_S) >= _PAUSE_S
@@ -430,7 +439,7 @@ def forget_copies() -> None:
 
 _copies: dict[str, LogCopy] = {}
 _failed_at: dict[str, float] = {}
-"""Seconds of `monotonic` at which a storage failed, by table."""
+"""Time of the last failure of the storage, by table (seconds of `monotonic`)."""
 _adding = Lock()
 os.register_at_fork(after_in_child=forget_copies)
 
@@ -471,7 +480,10 @@ def _newest_checkpoint(names: Iterable[str]) -> int | None:
 
 
 def _check_contiguous(names: Iterable[str], checkpoint: int | None) -> None:
-    """Raise if a commit after the checkpoint is missing; without one, a commit from the first."""
+    """Raise `_NotCopied` if a commit after the checkpoint is missing.
+
+    Without a checkpoint, the commits must begin with version 0.
+    """
     commits = {_version(name) for name in names if name.endswith(".json")}
     first = 0 if checkpoint is None else checkpoint + 1
     later = {version for version in commits if version >= first}

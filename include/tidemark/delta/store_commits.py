@@ -23,10 +23,10 @@ def create_commit(store: ObjectStore, version: int, content: bytes, *, retries: 
     Args:
         store: The folder of the table.
         version: The version after the one that the commit was made from.
-        content: The actions, one JSON object a line.
-        retries: How many independent commits of other processes the commit may follow. To an
-            append, a commit is independent if it has none of its transactions, removes no rows, and
-            changes neither columns nor properties. A removal depends on all commits.
+        content: The actions, one JSON object per line.
+        retries: Number of independent commits of other processes that this commit may follow. A
+            commit is independent of an append if it has none of the append's transactions, removes
+            no rows, and changes neither columns nor properties. A removal depends on all commits.
 
     Raises:
         CommitFailedError: A commit of another process came first.
@@ -43,7 +43,7 @@ def create_commit(store: ObjectStore, version: int, content: bytes, *, retries: 
             store.put(path, content, mode=_MODE)
         except AlreadyExistsError:
             other = bytes(store.get(path).bytes())
-            # The answer of an earlier try was lost.
+            # With equal content, an earlier attempt succeeded, and its answer was lost.
             if other != content:
                 reason = _conflict(own, _actions(other))
                 if reason is None and retried < retries:
@@ -60,7 +60,7 @@ def _actions(content: bytes) -> list[dict[str, Any]]:
 
 
 def _conflict(own: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> str | None:
-    """Return why a commit cannot follow another one that it was not made from; None if it can."""
+    """Return why a commit cannot follow a concurrent one; None if it can."""
     if any(action.keys() & {*_CHANGES_TABLE, "remove", "cdc"} for action in own):
         return "this commit depends on all rows"
     if any(action.keys() & _CHANGES_TABLE for action in other):
@@ -69,9 +69,9 @@ def _conflict(own: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) ->
         return "it removed rows"
     if _values(own, "txn", "appId") & _values(other, "txn", "appId"):
         return "it has the same transaction"
-    # Such values depend on the commit before.
+    # These values depend on the previous commit.
     if _values(own, "commitInfo", "inCommitTimestamp") or _values(own, "add", "baseRowId"):
-        return "this commit has values that follow from it"
+        return "this commit has values that depend on the previous version"
     return None
 
 

@@ -32,7 +32,7 @@ class InvalidConnection(CaseTexts, TerminalError):
         Args:
             connection: Connection id.
             rule: The rule that the definition breaks.
-            seen: The part of the definition that breaks it, by its key.
+            seen: The part of the definition that breaks the rule, by its key.
         """
         return cls(
             finding=f"Connection {connection!r} is invalid.",
@@ -47,7 +47,7 @@ class EmbeddedBrokerStopped(InvalidConnection):
 
     @classmethod
     def of_default(cls, connection: str) -> Self:
-        """The connection is the one that has the default."""
+        """The connection whose default is the embedded broker is undefined."""
         return cls(
             finding=(
                 f"The embedded broker is not running, and connection {connection!r} is not defined."
@@ -76,8 +76,8 @@ class KafkaUnavailable(KafkaFailure, TransientError):
     Attributes:
         operation: The operation, as a noun phrase such as "list_offsets of prices".
         reason: What the client observed.
-        addresses: The bootstrap servers, as in the connection, if no connection to any of them
-            could be established in time; otherwise empty.
+        addresses: The bootstrap servers, as in the connection, if none of them accepted a
+            connection in time; otherwise empty.
     """
 
     operation: str

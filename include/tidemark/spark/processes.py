@@ -130,7 +130,7 @@ def stop(name: str, running: Callable[[], Sequence[int]], *, timeout_s: float) -
         finding=f"{name} does not stop.",
         needed="no process after SIGTERM and SIGKILL",
         seen=listed("process id", running()),
-        advice="Check them with ps: a process in state D waits for the disk.",
+        advice="Check the processes with ps: a process in state D waits for the disk.",
     )
 
 

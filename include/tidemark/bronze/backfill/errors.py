@@ -19,8 +19,8 @@ class BackfillAhead(TransientError):
 
     problem = PlanStillOpen.problem
     fix = (
-        "Retry after it has landed. `tidemark airflow backfill create --max-active-runs 1` makes "
-        "runs by dates wait for each other."
+        "Retry after the plan has landed. `tidemark airflow backfill create --max-active-runs 1` "
+        "makes runs by dates wait for each other."
     )
 
 

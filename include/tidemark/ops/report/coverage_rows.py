@@ -41,8 +41,8 @@ MOST_SPANS = 100_000
 HeldRanges: TypeAlias = Sequence[tuple[int, RangeCount]]
 """The ranges that plans hold, each with the number of its plan."""
 QuarantinedSpans: TypeAlias = Callable[[str, tuple[int, Span] | None], Mapping[int, SpanSet] | None]
-"""Returns the quarantined offsets of an incarnation, by partition. Its second argument selects a
-partition and a span there. None means more than `MOST_SPANS` spans."""
+"""Returns the quarantined offsets of an incarnation, by partition; None if they have more than
+`MOST_SPANS` spans. The second argument selects a partition and a span of it."""
 
 
 def _no_spans(_topic_id: str, _within: tuple[int, Span] | None) -> Mapping[int, SpanSet]:

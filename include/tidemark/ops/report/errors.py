@@ -12,7 +12,7 @@ from tidemark.spec.ref import PipelineKind, PipelineRef
 
 
 class TableDiffers(CaseTexts, TerminalError):
-    """A table and the records that it should have disagree."""
+    """A table differs from the records that it should contain."""
 
     @classmethod
     def from_kafka(cls, pipeline: str, differences: int, first: tuple[str, ...]) -> Self:
@@ -117,7 +117,7 @@ class LagTooLarge(TerminalError):
         age: timedelta | None,
         age_limit: timedelta | None,
     ) -> Self | None:
-        """Return the alarm of the exceeded limits; None if none is.
+        """Return the alarm of the exceeded limits; None if no limit is exceeded.
 
         Args:
             pipeline: Pipeline name.
@@ -336,11 +336,11 @@ class PageTooLarge(CaseTexts, TerminalError):
         """A page of records would read too many bytes of a table."""
         return cls(
             finding=(
-                f"The {table} has {megabytes:,} MB that may contain offsets {start} to {end} of "
-                f"partition {partition}."
+                f"A page cannot read offsets {start} to {end} of partition {partition} from the "
+                f"{table}: too many bytes."
             ),
             needed=f"at most {limit} MB, by the statistics of files and row groups",
-            seen=f"{megabytes:,} MB",
+            seen=f"{megabytes:,} MB that may contain these offsets",
             advice=(
                 "Select fewer offsets with `--count`, or read the rows with a query engine: "
                 f"`WHERE topic_id = '{topic_id}' AND partition = {partition} AND \"offset\" >= "

@@ -19,7 +19,7 @@ from tidemark.quality.check_results import MASKED
 
 
 class PagePart(StrEnum):
-    """A part of a page. An error spoils its own part only."""
+    """A part of a page. An error affects only its own part."""
 
     KAFKA = "Kafka"
     CONTROL = "control table"

@@ -75,7 +75,7 @@ class RecordReader:
     ) -> RecordPage:
         """Return offsets of a partition: Kafka's records, rows, and why a row is absent.
 
-        An error of Kafka or of a table spoils its own part of the page only.
+        An error of Kafka or of a table affects only its own part of the page.
 
         Args:
             partition: Partition number.

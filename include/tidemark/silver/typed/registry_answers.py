@@ -1,4 +1,4 @@
-"""Answers of a schema registry about several schema ids, for drafts and for readable records."""
+"""Answers of a schema registry about several schema ids, for drafts and for decoded payloads."""
 
 from __future__ import annotations
 
