@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import random
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -27,12 +28,21 @@ from obstore.store import LocalStore
 from tests.fixtures_stores import PlaceIn
 from tests.support.request_counts import RequestCounter
 from tests.support.stores import Store
-from tidemark.delta import log_copies
+from tidemark.delta import log_copies, store_commits
 from tidemark.delta.commit_log import history
 from tidemark.delta.delta_errors import translate_delta_errors
 from tidemark.delta.errors import StorageUnavailable
 from tidemark.delta.live_files import live_files
-from tidemark.delta.log_copies import OpenedTable, append_rows, forget_copies, open_copied
+from tidemark.delta.log_copies import (
+    LogCopy,
+    OpenedTable,
+    Tags,
+    _Replaced,
+    append_rows,
+    for_writing,
+    forget_copies,
+    open_copied,
+)
 from tidemark.delta.store_commits import create_commit
 from tidemark.delta.table_io import open_if_exists, query_rows
 
@@ -412,9 +422,163 @@ def test_a_commit_whose_answer_was_lost_is_not_committed_again(
 ) -> None:
     uri = two_rows(tmp_path)
     table = opened(uri)
-    table._copy._store = cast("Any", LostAnswers(table._copy._store))
+    store = cast("Any", LostAnswers(table._copy._store))
+    table._copy._open_for_writes = lambda: store
     append_rows(table, pa.table({"value": [5]}), commit_properties=landing(1))
     assert (values(uri), DeltaTable(uri).version()) == ([0, 1, 5], 2)
+
+
+class Unfinished:
+    """A store that first answers as S3 during another creation of the same file."""
+
+    def __init__(self, store: Any) -> None:
+        self._store, self.answers = store, 2
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def put(self, path: str, content: bytes, **options: Any) -> Any:
+        if options.get("mode") == "create" and self.answers:
+            self.answers -= 1
+            raise AlreadyExistsError(path)
+        return self._store.put(path, content, **options)
+
+
+def test_a_commit_waits_for_an_unfinished_creation(
+    tmp_path: Path, copied: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_commits, "_UNFINISHED_S", 0.0)
+    uri = two_rows(tmp_path)
+    table = opened(uri)
+    store = cast("Any", Unfinished(table._copy._store))
+    table._copy._open_for_writes = lambda: store
+    append_rows(table, pa.table({"value": [5]}), commit_properties=landing(1))
+    assert (values(uri), DeltaTable(uri).version()) == ([0, 1, 5], 2)
+
+
+def test_two_holders_of_a_version_do_not_commit_the_same_transaction(
+    tmp_path: Path, copied: None
+) -> None:
+    uri = two_rows(tmp_path)
+    first, second = opened(uri), opened(uri)
+    assert query_rows(first, "SELECT count(*) AS n FROM t") == [{"n": 2}]
+    write_deltalake(
+        for_writing(first), pa.table({"value": [5]}), mode="append", commit_properties=landing(1)
+    )
+    with pytest.raises(CommitFailedError):
+        write_deltalake(
+            for_writing(second),
+            pa.table({"value": [5]}),
+            mode="append",
+            commit_properties=landing(1),
+        )
+    assert values(uri) == [0, 1, 5]
+    assert query_rows(second, "SELECT count(*) AS n FROM t") == [{"n": 2}]
+
+
+def test_a_copy_that_lost_a_file_is_replaced_and_commits_nothing(
+    tmp_path: Path, copied: None
+) -> None:
+    uri = two_rows(tmp_path)
+    table = opened(uri)
+    (table._folder.path / "_delta_log" / f"{1:020}.json").unlink()
+    with pytest.raises((CommitFailedError, DeltaError)):
+        append_rows(table, pa.table({"value": [5]}), commit_properties=landing(1))
+    assert values(uri) == [0, 1]
+    append_rows(opened(uri), pa.table({"value": [5]}), commit_properties=landing(1))
+    assert values(uri) == [0, 1, 5]
+
+
+def test_a_table_that_is_replaced_during_the_copy_leaves_no_commit_in_it(
+    tmp_path: Path, copied: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next commit would leave a version out."""
+    uri = str(tmp_path / "table")
+    for value in range(3):
+        append(uri, value)
+    shutil.copytree(uri, tmp_path / "older")
+    append(uri, 3, commit_properties=landing(5))
+    copy = LogCopy._copy
+    replaced: list[Tags] = []
+
+    def copying(self: LogCopy, tags: Tags) -> None:
+        copy(self, tags)
+        if not replaced:
+            replaced.append(tags)
+            shutil.rmtree(uri)
+            shutil.copytree(tmp_path / "older", uri)
+            raise _Replaced
+
+    monkeypatch.setattr(LogCopy, "_copy", copying)
+    table = opened(uri)
+    assert described(table) == described(DeltaTable(uri))
+    append_rows(table, pa.table({"value": [5]}), commit_properties=landing(1))
+    assert (values(uri), DeltaTable(uri).version()) == ([0, 1, 2, 5], 3)
+
+
+def test_deletion_vectors_are_those_of_the_table(tmp_path: Path, copied: None) -> None:
+    uri = two_rows(tmp_path)
+    assert list(opened(uri).deletion_vectors()) == list(DeltaTable(uri).deletion_vectors())
+
+
+def test_a_new_checkpoint_of_another_kind_refuses_a_commit(tmp_path: Path, copied: None) -> None:
+    uri = two_rows(tmp_path)
+    table = opened(uri)
+    name = f"{1:020}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json"
+    Path(uri, "_delta_log", name).touch()
+    with pytest.raises(CommitFailedError, match="new kind"):
+        append_rows(table, pa.table({"value": [5]}), commit_properties=landing(1))
+
+
+def test_files_before_the_newest_checkpoint_are_removed(tmp_path: Path, copied: None) -> None:
+    uri = str(tmp_path)
+    append(uri, 0, configuration={"delta.checkpointInterval": "3"})
+    for value in range(1, 30):
+        append_rows(opened(uri), pa.table({"value": [value]}), commit_properties=landing(value))
+    assert len(list((opened(uri)._folder.path / "_delta_log").iterdir())) < 6
+
+
+def test_old_commits_are_found_by_one_list(tmp_path: Path, copied: None) -> None:
+    uri = str(tmp_path)
+    for value in range(6):
+        append(uri, value)
+    DeltaTable(uri).create_checkpoint()
+    for version in range(3):
+        Path(uri, "_delta_log", f"{version:020}.json").unlink()
+    assert [each["version"] for each in history(opened(uri), 1_000_000)] == [5, 4, 3]
+
+
+@pytest.mark.parametrize("name", ["t\u00fc", "a b", "t[a]", "t#q"])
+def test_delta_rs_opens_tables_if_the_temporary_folder_has_an_unusual_name(
+    tmp_path: Path, copied: None, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    append(str(tmp_path / "table"), 1)
+    (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+    assert open_copied(str(tmp_path / "table")) is None
+
+
+def test_a_linked_temporary_folder_is_resolved(
+    tmp_path: Path, copied: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = two_rows(tmp_path / "table")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "link"))
+    assert query_rows(opened(uri), "SELECT count(*) AS n FROM t") == [{"n": 2}]
+    assert described(opened(uri)) == described(DeltaTable(uri))
+
+
+def test_a_copy_refuses_changes_of_rows(tmp_path: Path, copied: None) -> None:
+    table = opened(two_rows(tmp_path))
+    for change in (table.delete, table.optimize, table.create_checkpoint, table.history):
+        with pytest.raises(TypeError, match="needs a table of"):
+            change()
+
+
+@pytest.mark.parametrize("uri", ["/t", "file:///t", "s3://lake/\u00fc/t", "s3://lake/a b"])
+def test_other_tables_are_opened_by_delta_rs(uri: str) -> None:
+    assert not log_copies.is_copied(uri)
 
 
 def test_one_of_two_equal_commits_fails(tmp_path: Path, copied: None) -> None:

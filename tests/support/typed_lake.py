@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from tests.support import services
 from tests.support.file_lake import FileLake, Headers
 from tests.support.services import NOW, Services
 from tidemark.bronze.ingest.landed_log import LandedLog
@@ -193,7 +194,7 @@ class TypedLake(Services):
             quarantine_uri=str(self.quarantine_uri),
             decode=self.decode,
             landed=lambda: self.control.ledger(self.spec.name).landed_sequences(),
-            now=lambda: NOW,
+            now=lambda: services.NOW,
         )
 
     @property
@@ -225,7 +226,7 @@ class TypedLake(Services):
             bronze=self.bronze.table,
             table=self.table,
             schemas=self.schemas,
-            now=lambda: NOW,
+            now=lambda: services.NOW,
             hidden=self.hidden,
         )
 

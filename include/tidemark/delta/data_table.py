@@ -51,7 +51,7 @@ from tidemark.delta.errors import (
 )
 from tidemark.delta.landed_files import added_file
 from tidemark.delta.live_files import files_at, table_filesystem
-from tidemark.delta.log_copies import with_rows
+from tidemark.delta.log_copies import for_writing
 from tidemark.delta.plan_counts import records_by_range
 from tidemark.delta.plan_removal import (
     files_with_plan,
@@ -385,7 +385,7 @@ class DeltaDataTable:
         metadata = {"userMetadata": json.dumps({"added": added})}
         try:
             write_deltalake(
-                with_rows(table),
+                for_writing(table),
                 schema.empty_table(),
                 mode="append",
                 schema_mode="merge",
@@ -426,7 +426,7 @@ class DeltaDataTable:
         )
         try:
             write_deltalake(
-                with_rows(table),
+                for_writing(table),
                 pa.schema(schema.to_arrow()).empty_table(),
                 mode="overwrite",
                 schema_mode="overwrite",

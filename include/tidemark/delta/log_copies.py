@@ -8,6 +8,7 @@ table has replaced this one.
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
@@ -17,15 +18,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from shutil import rmtree
-from tempfile import TemporaryDirectory, mkdtemp
+from shutil import copyfile, rmtree
+from tempfile import gettempdir, mkdtemp
 from threading import Lock
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote
 from uuid import uuid4
-from weakref import finalize
+from weakref import WeakSet, finalize
 
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -53,6 +55,11 @@ _TRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
 """Retries of a request. delta-rs, which opens the table if they fail, retries for longer."""
 
 _LOG = "_delta_log"
+_PREFIX = "tidemark-log-"
+_PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
+"""Locations that delta-rs does not encode."""
+_ABANDONED_S = 24 * 60 * 60
+"""Age of the folder of a killed process from which on another process removes it, seconds."""
 _FILE = re.compile(r"(\d{20})\.(?:json|checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet)")
 """A commit, a checkpoint, or a part of one: number of the part, and number of parts."""
 _COMMIT = re.compile(rf"{_LOG}/\d{{20}}\.json")
@@ -78,9 +85,14 @@ class _Folder:
     """
 
     def __init__(self) -> None:
-        self.path = Path(mkdtemp(prefix="tidemark-log-"))
+        _clean_up()
+        self.path = Path(mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")).resolve()
+        self._removed = finalize(self, _remove, self.path, os.getpid())
+        _folders.add(self)
+        if not _PLAIN.fullmatch(str(self.path)):
+            # delta-rs encodes other characters in the paths of files.
+            raise _NotCopied
         (self.path / _LOG).mkdir()
-        finalize(self, _remove, self.path, os.getpid())
 
     def write(self, path: str, content: bytes) -> None:
         """Write a file of the table. A concurrent reader sees all of it or none."""
@@ -94,10 +106,63 @@ class _Folder:
         """Whether a file of the table exists."""
         return (self.path / path).exists()
 
+    def take(self, other: _Folder, names: Iterable[str]) -> None:
+        """Take files of the log from another folder."""
+        for name in names:
+            source, target = other.path / _LOG / name, self.path / _LOG / name
+            try:
+                os.link(source, target)
+            except FileNotFoundError:
+                raise
+            except OSError:
+                # Some file systems have no links.
+                copyfile(source, target)
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        self._removed()
+
 
 def _remove(folder: Path, process: int) -> None:
     if os.getpid() == process:
         rmtree(folder, ignore_errors=True)
+
+
+_folders: WeakSet[_Folder] = WeakSet()
+_cleaned_by: set[int] = set()
+"""Processes that have registered `_remove_all`."""
+
+
+def _clean_up() -> None:
+    """Remove folders of killed processes, and those of this process at its end.
+
+    A task process of Airflow does not call the functions that its parent has registered.
+    """
+    if os.getpid() in _cleaned_by:
+        return
+    _cleaned_by.add(os.getpid())
+    atexit.register(_remove_all)
+    before = time() - _ABANDONED_S
+    for folder in Path(gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError, ValueError):
+            process = int(folder.name.removeprefix(_PREFIX).partition("-")[0])
+            if folder.stat().st_mtime < before and not _is_running(process):
+                rmtree(folder, ignore_errors=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _remove_all() -> None:
+    for folder in list(_folders):
+        folder.remove()
 
 
 class LogCopy:
@@ -106,24 +171,44 @@ class LogCopy:
     Args:
         uri: The table.
         store: The folder of the table.
+        open_for_writes: Opens the folder with more retries.
     """
 
-    def __init__(self, uri: str, store: ObjectStore) -> None:
+    def __init__(
+        self, uri: str, store: ObjectStore, open_for_writes: Callable[[], ObjectStore]
+    ) -> None:
         self.uri = uri.rstrip("/")
         self._store = store
+        self._open_for_writes = open_for_writes
         self._lock = Lock()
         self._since: int | None = None
         self._tags: Tags = {}
         self._folder = _Folder()
         self._opened: OpenedTable | None = None
+        self._has_failed = False
 
     def open(self) -> OpenedTable:
-        """Return the newest version; the same object if the log is unchanged. Takes one request."""
+        """Return the newest version; the same object if the log is unchanged. Takes one request.
+
+        Raises:
+            _NotCopied: The log cannot be copied, or an earlier call has failed.
+        """
         with self._lock:
             for _ in range(_LOOKS):
-                with suppress(_Replaced):
+                if self._has_failed:
+                    break
+                try:
                     return self._look()
+                except _Replaced:
+                    self._forget()
+                except BaseException:
+                    self._has_failed = True
+                    raise
         raise _NotCopied
+
+    def _forget(self) -> None:
+        self._since, self._tags, self._opened = None, {}, None
+        self._folder = _Folder()
 
     def _look(self) -> OpenedTable:
         is_known = self._since is not None
@@ -132,18 +217,30 @@ class LogCopy:
         checkpoint = _newest_checkpoint(found)
         if checkpoint is None and since:
             # Maintenance has removed the checkpoint, or another table replaced this one.
-            self._since = None
             raise _Replaced if is_known else _NotCopied
         _check_contiguous(found, checkpoint)
         tags = {name: tag for name, tag in found.items() if _version(name) >= (checkpoint or 0)}
+        if self._opened is not None and not self._opened.is_complete():
+            raise _Replaced
         if self._opened is not None and tags == self._tags:
             return self._opened
         # fence: replaced-table-is-copied-again
         if any(found.get(name) != tag for name, tag in self._tags.items()):
-            self._folder, self._tags = _Folder(), {}
+            raise _Replaced
+        if (checkpoint or 0) != self._since:
+            # The files before the checkpoint end with the last table that uses them.
+            folder = _Folder()
+            self._tags = {name: tag for name, tag in self._tags.items() if name in tags}
+            try:
+                folder.take(self._folder, self._tags)
+            except FileNotFoundError as missing:
+                raise _Replaced from missing
+            self._folder = folder
         self._copy({name: tag for name, tag in tags.items() if name not in self._tags})
         self._tags, self._since = tags, checkpoint or 0
         self._opened = OpenedTable(self, self._folder, tags)
+        if not self._opened.is_complete():
+            raise _Replaced
         return self._opened
 
     def _last_checkpoint(self) -> int:
@@ -160,7 +257,7 @@ class LogCopy:
             for each in page:
                 name = each["path"].rpartition(f"{_LOG}/")[2]
                 if _FILE.fullmatch(name) and each["e_tag"]:
-                    found[name] = each["e_tag"]
+                    found[name] = _plain_tag(each["e_tag"])
                 elif _FILE.fullmatch(name) or _OTHER_CHECKPOINT.fullmatch(name):
                     raise _NotCopied
         if not found and not since:
@@ -183,7 +280,7 @@ class LogCopy:
                 content = bytes(answer.bytes())
             except FileNotFoundError as missing:
                 raise _Replaced from missing
-            if answer.meta["e_tag"] != tags[name]:
+            if _plain_tag(answer.meta["e_tag"]) != tags[name]:
                 raise _Replaced
             self._folder.write(f"{_LOG}/{name}", content)
 
@@ -219,18 +316,21 @@ class LogCopy:
         version = table.version() + 1
         commit = Path(written, _commit_path(version))
         if not commit.exists():
-            return
+            raise DeltaError(f"delta-rs has not made version {version}")
         newest = f"{version - 1:020}.json"
+        with _as_commit_failures():
+            found = self._list(version - 1).get(newest)
         # fence: store-commit-follows-its-version
-        if self._list(version - 1).get(newest) != table.tags.get(newest):
+        if found is None or found != table.tags.get(newest):
             raise CommitFailedError(f"another table replaced version {version - 1}")
+        store = self._open_for_writes()
         data = [each for each in written.rglob("*.parquet") if each.parent.name != _LOG]
 
         def put(file: Path) -> None:
-            self._store.put(file.relative_to(written).as_posix(), file.read_bytes())
+            store.put(file.relative_to(written).as_posix(), file.read_bytes())
 
         _for_each(put, data)
-        created = create_commit(self._store, version, commit.read_bytes(), retries=retries)
+        created = create_commit(store, version, commit.read_bytes(), retries=retries)
         checkpoint = Path(written, _LOG, f"{version:020}.checkpoint.parquet")
         if created == version and checkpoint.exists():
             # In this order: a reader of the second file expects the first.
@@ -248,12 +348,20 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
     """
 
     def __init__(self, copy: LogCopy, folder: _Folder, tags: Tags) -> None:
-        super().__init__(folder.path)
+        super().__init__(folder.path, version=max(map(_version, tags)))
         self._copy = copy
         self._folder = folder
         self.tags = tags
         self._whole: DeltaTable | None = None
         self._local: DeltaTable | None = None
+
+    def is_complete(self) -> bool:
+        """Whether the copy has all files of the log, which another program may have removed."""
+        return all(self._folder.has(f"{_LOG}/{name}") for name in self.tags)
+
+    def deletion_vectors(self) -> Any:
+        """Return the deletion vectors, as `DeltaTable.deletion_vectors`."""
+        return self.with_rows().deletion_vectors()
 
     @property
     def table_uri(self) -> str:
@@ -275,28 +383,38 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
             limit: Number of commits; None for all that the log has.
         """
         end = self.version() + 1
-        wanted: Iterable[int] = (
-            range(max(end - limit, 0), end)
-            if limit is not None
-            else sorted(version for version in self._copy.commits() if version < end)
-        )
+        first = 0 if limit is None else max(end - limit, 0)
+        wanted: Iterable[int] = range(first, end)
+        if first < min(map(_version, self.tags)):
+            wanted = sorted(version for version in self._copy.commits() if first <= version < end)
         self._copy.add(map(_commit_path, wanted), self._folder)
         return self._folder.path / _LOG, wanted
 
     def with_rows(self) -> DeltaTable:
-        """Return this version as delta-rs opens it, to query and rewrite its rows.
+        """Return this version as delta-rs opens it, to read rows.
 
         Raises:
             DeltaError: Another table replaced this one.
         """
         if self._whole is None:
-            whole = DeltaTable(self._copy.uri, version=self.version())
-            same = whole.metadata().id == self.metadata().id
-            # fence: rows-of-the-copied-version
-            if not same or sorted(whole.file_uris()) != sorted(self.file_uris()):
-                raise DeltaError(f"another table replaced version {self.version()}")
-            self._whole = whole
+            self._whole = self.for_writing()
         return self._whole
+
+    def for_writing(self) -> DeltaTable:
+        """Return this version as delta-rs opens it, for one commit.
+
+        A commit moves the object to its version. Another commit on the object would not be compared
+        with it.
+
+        Raises:
+            DeltaError: Another table replaced this one.
+        """
+        whole = DeltaTable(self._copy.uri, version=self.version())
+        same = whole.metadata().id == self.metadata().id
+        # fence: rows-of-the-copied-version
+        if not same or sorted(whole.file_uris()) != sorted(self.file_uris()):
+            raise DeltaError(f"another table replaced version {self.version()}")
+        return whole
 
     def with_files(self, condition: str) -> DeltaTable:
         """Return this version as a table whose rows that meet a condition can be queried.
@@ -339,15 +457,21 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
             CommitFailedError: See `create_commit`.
         """
         given = properties.max_commit_retries
-        with TemporaryDirectory(prefix="tidemark-commit-") as folder:
-            log = Path(folder, _LOG)
-            log.mkdir()
-            for file in Path(self._folder.path, _LOG).iterdir():
-                if _FILE.fullmatch(file.name) and _version(file.name) <= self.version():
-                    os.link(file, log / file.name)
-            write(DeltaTable(folder))
+        written = _Folder()
+        try:
+            names = (each.name for each in Path(self._folder.path, _LOG).iterdir())
+            of_version = [
+                name for name in names if _FILE.fullmatch(name) and _version(name) <= self.version()
+            ]
+            written.take(self._folder, of_version)
+            table = DeltaTable(written.path)
+            if table.version() != self.version():
+                raise CommitFailedError(f"the copy of version {self.version()} is incomplete")
+            write(table)
             with _as_delta_errors():
-                self._copy.create(Path(folder), self, retries=_RETRIES if given is None else given)
+                self._copy.create(written.path, self, retries=_RETRIES if given is None else given)
+        finally:
+            written.remove()
 
     def create_write_transaction(
         self, *arguments: Any, commit_properties: CommitProperties, **options: Any
@@ -360,6 +484,27 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
             )
 
         self.commit(write, commit_properties)
+
+
+def _refuse(name: str) -> Callable[..., Any]:
+    def refuse(*_: object, **__: object) -> Any:
+        raise TypeError(f"{name} needs a table of with_rows or for_writing")
+
+    return refuse
+
+
+for _name in (
+    *("alter", "cleanup_metadata", "count", "create_checkpoint", "delete", "history", "load_cdf"),
+    *("load_as_version", "merge", "optimize", "repair", "restore", "to_pandas", "update"),
+    *("to_pyarrow_dataset", "to_pyarrow_table", "update_incremental", "vacuum"),
+):
+    # On the copy they would fail, or change only the copy.
+    setattr(OpenedTable, _name, _refuse(_name))
+
+
+def for_writing(table: DeltaTable) -> DeltaTable:
+    """Return a table with which delta-rs can make one commit that reads rows."""
+    return table.for_writing() if isinstance(table, OpenedTable) else table
 
 
 def with_rows(table: DeltaTable) -> DeltaTable:
@@ -410,7 +555,9 @@ def is_copied(uri: str) -> bool:
 
     False with an external lock of delta-rs, and for `_PAUSE_S` after a failure of the storage.
     """
-    if "://" not in uri or uri.startswith("file:") or os.environ.get("AWS_S3_LOCKING_PROVIDER"):
+    if "://" not in uri or uri.startswith("file:") or not _PLAIN.fullmatch(uri):
+        return False
+    if os.environ.get("AWS_S3_LOCKING_PROVIDER") or _used_by - {os.getpid()}:
         return False
     return monotonic() - _failed_at.get(uri, -_PAUSE_S) >= _PAUSE_S
 
@@ -421,8 +568,12 @@ def _copy_of(uri: str) -> LogCopy:
     with _adding:
         copy = _copies.pop(uri, None)
         if copy is None:
-            store = from_url(uri, retry_config=_TRIES) if "://" in uri else LocalStore(uri)
-            copy = LogCopy(uri, store)
+            _used_by.add(os.getpid())
+            copy = (
+                LogCopy(uri, from_url(uri, retry_config=_TRIES), partial(from_url, uri))
+                if "://" in uri
+                else LogCopy(uri, LocalStore(uri), partial(LocalStore, uri))
+            )
         _copies[uri] = copy
         while len(_copies) > _KEPT:
             del _copies[next(iter(_copies))]
@@ -440,6 +591,8 @@ def forget_copies() -> None:
 _copies: dict[str, LogCopy] = {}
 _failed_at: dict[str, float] = {}
 """Time of the last failure of the storage, by table (seconds of `monotonic`)."""
+_used_by: set[int] = set()
+"""This process, and its parents, that have read a storage. In a fork, requests do not end."""
 _adding = Lock()
 os.register_at_fork(after_in_child=forget_copies)
 
@@ -452,6 +605,19 @@ def _as_delta_errors() -> Iterator[None]:
         yield
     except BaseError as failed:
         raise DeltaError(str(failed)) from failed
+
+
+@contextmanager
+def _as_commit_failures() -> Iterator[None]:
+    try:
+        yield
+    except _NotCopied as changed:
+        raise CommitFailedError("another program has written a new kind of checkpoint") from changed
+
+
+def _plain_tag(tag: str | None) -> str:
+    """Return an entity tag without quotes, which Azure adds only to some answers."""
+    return (tag or "").strip('"')
 
 
 def _for_each(do: Callable[[Any], None], items: Iterable[Any]) -> None:

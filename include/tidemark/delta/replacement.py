@@ -22,7 +22,7 @@ from tidemark.delta.errors import TableConflict, TransactionConflict
 from tidemark.delta.landed_files import added_file
 from tidemark.delta.live_files import files_at
 from tidemark.delta.local_files import translate_os_errors
-from tidemark.delta.log_copies import with_rows
+from tidemark.delta.log_copies import for_writing
 from tidemark.delta.row_queries import offsets_condition, spans_with_rows
 from tidemark.delta.row_removal import RowRemoval, at_offsets
 from tidemark.delta.storage import folder_of
@@ -67,7 +67,7 @@ def replace_rows(
     schema = pa.schema(table.schema().to_arrow())
     with spooled_reader(table_batches(store, files, schema), schema) as rows:
         write_deltalake(
-            with_rows(table),
+            for_writing(table),
             rows,
             mode="overwrite",
             predicate=offsets_condition(plan.topic_id, plan.spans()),

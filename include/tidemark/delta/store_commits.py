@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _MODE: Literal["create", "overwrite"] = "create"  # fence: store-commit-creates-its-version
+_UNFINISHED = 20
+"""Most answers that a file exists which cannot be read."""
+_UNFINISHED_S = 0.2
 _CHANGES_TABLE = {"metaData", "protocol", "domainMetadata"}
 """Actions after which an earlier check of the table no longer holds."""
 
@@ -37,22 +41,31 @@ def create_commit(store: ObjectStore, version: int, content: bytes, *, retries: 
     # One of two equal commits must fail, such as two fences in one millisecond.
     own[0].setdefault("commitInfo", {})["txnId"] = str(uuid4())
     content = b"\n".join(json.dumps(action).encode() for action in own)
-    for retried in range(retries + 1):
+    retried = unfinished = 0
+    while True:
         path = f"_delta_log/{version + retried:020}.json"
         try:
             store.put(path, content, mode=_MODE)
         except AlreadyExistsError:
-            other = bytes(store.get(path).bytes())
+            try:
+                other = bytes(store.get(path).bytes())
+            except FileNotFoundError:
+                # S3 answers so while another creation of the file is unfinished.
+                unfinished += 1
+                if unfinished > _UNFINISHED:
+                    raise
+                time.sleep(_UNFINISHED_S)
+                continue
             # With equal content, an earlier attempt succeeded, and its answer was lost.
             if other != content:
                 reason = _conflict(own, _actions(other))
                 if reason is None and retried < retries:
+                    retried += 1
                     continue
                 raise CommitFailedError(
                     f"another commit was first, version {version + retried}: {reason or 'no retry'}"
                 ) from None
         return version + retried
-    raise AssertionError
 
 
 def _actions(content: bytes) -> list[dict[str, Any]]:
@@ -65,7 +78,7 @@ def _conflict(own: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) ->
         return "this commit depends on all rows"
     if any(action.keys() & _CHANGES_TABLE for action in other):
         return "it changed the table"
-    if any(action.get("remove", {}).get("dataChange") for action in other):
+    if any(action["remove"].get("dataChange", True) for action in other if "remove" in action):
         return "it removed rows"
     if _values(own, "txn", "appId") & _values(other, "txn", "appId"):
         return "it has the same transaction"

@@ -44,7 +44,7 @@ from tidemark.delta import row_queries
 from tidemark.delta.data_table import DeltaDataTable
 from tidemark.delta.delta_errors import translates_delta_errors
 from tidemark.delta.errors import TransactionConflict
-from tidemark.delta.log_copies import with_rows
+from tidemark.delta.log_copies import for_writing
 from tidemark.delta.plan_removal import leftover_transactions
 from tidemark.delta.replacement import (
     replace_rows,
@@ -132,7 +132,7 @@ class DeltaQuarantine:
         new = table_batches(folder_of(table.table_uri), files, schema)
         with spooled_reader(chain(self._closed(kept, plan).to_batches(), new), schema) as rows:
             write_deltalake(
-                with_rows(table),
+                for_writing(table),
                 rows,
                 mode="overwrite",
                 predicate=here,
