@@ -62,44 +62,32 @@ def _commits(table: DeltaTable, limit: int | None) -> Iterator[tuple[int, bytes]
     first = 0 if limit is None else max(end - limit, 0)
     versions: Iterable[int] = range(first, end)
     address = urlsplit(table.table_uri)
+    read: Callable[[str], bytes] = lambda name: Path(folder, name).read_bytes()  # noqa: E731
     if isinstance(table, OpenedTable):
         folder, versions = table.log_with(limit)
-        read = _file_reader(folder)
     elif address.scheme in ("", "file"):
         folder = Path(unquote(address.path), "_delta_log")
-        read = _file_reader(folder)
         if limit is None:
             found = (int(file.stem) for file in folder.glob(f"{'[0-9]' * 20}.json"))
             versions = sorted(version for version in found if version < end)
     else:
         read = _reader(table)
     for version in versions:
-        content = read(f"{version:020}.json")
-        if content is not None:
-            yield version, content
-
-
-def _file_reader(folder: Path) -> Callable[[str], bytes | None]:
-    def read(name: str) -> bytes | None:
         try:
-            return Path(folder, name).read_bytes()
+            content = read(f"{version:020}.json")
         except FileNotFoundError:
-            return None
+            continue
+        yield version, content
 
-    return read
 
-
-def _reader(table: DeltaTable) -> Callable[[str], bytes | None]:
+def _reader(table: DeltaTable) -> Callable[[str], bytes]:
     """Read files of the log through the storage access of delta-rs."""
     storage = table_filesystem(table.table_uri)
 
-    def read(name: str) -> bytes | None:
-        try:
-            with storage.open_input_stream(f"_delta_log/{name}") as commit:
-                content: bytes = commit.read()
-                return content
-        except FileNotFoundError:
-            return None
+    def read(name: str) -> bytes:
+        with storage.open_input_stream(f"_delta_log/{name}") as commit:
+            content: bytes = commit.read()
+            return content
 
     return read
 

@@ -156,7 +156,7 @@ def _is_running(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True
 
 
@@ -239,8 +239,6 @@ class LogCopy:
         self._copy({name: tag for name, tag in tags.items() if name not in self._tags})
         self._tags, self._since = tags, checkpoint or 0
         self._opened = OpenedTable(self, self._folder, tags)
-        if not self._opened.is_complete():
-            raise _Replaced
         return self._opened
 
     def _last_checkpoint(self) -> int:
@@ -318,8 +316,11 @@ class LogCopy:
         if not commit.exists():
             raise DeltaError(f"delta-rs has not made version {version}")
         newest = f"{version - 1:020}.json"
-        with _as_commit_failures():
+        try:
             found = self._list(version - 1).get(newest)
+        except _NotCopied as changed:
+            reason = "another program has written a new kind of checkpoint"
+            raise CommitFailedError(reason) from changed
         # fence: store-commit-follows-its-version
         if found is None or found != table.tags.get(newest):
             raise CommitFailedError(f"another table replaced version {version - 1}")
@@ -605,14 +606,6 @@ def _as_delta_errors() -> Iterator[None]:
         yield
     except BaseError as failed:
         raise DeltaError(str(failed)) from failed
-
-
-@contextmanager
-def _as_commit_failures() -> Iterator[None]:
-    try:
-        yield
-    except _NotCopied as changed:
-        raise CommitFailedError("another program has written a new kind of checkpoint") from changed
 
 
 def _plain_tag(tag: str | None) -> str:
