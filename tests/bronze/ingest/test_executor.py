@@ -325,13 +325,14 @@ def land_while(lake: FileLake, step: Callable[[], object]) -> TidemarkError:
 
 
 def assert_nothing_lands_in(copy: Path, lake: FileLake, found_next: type[TidemarkError]) -> None:
-    """Put a copy in the table's place during a read; the next run finds it.
+    """Put a copy of the log in the log's place during a read; the next run finds it.
 
-    Further commits make the copy longer than the table was.
+    The new files of the plan stay, so only the copy itself refuses the commit. Further commits make
+    the copy longer than the table was.
     """
 
     def replace_table() -> None:
-        put_back(copy, lake.uri)
+        put_back(copy / "_delta_log", f"{lake.uri}/_delta_log")
         for _ in range(3):
             DeltaTable(lake.uri).alter.set_table_properties({"delta.checkpointInterval": "9"})
 
