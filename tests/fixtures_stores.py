@@ -8,9 +8,25 @@ from uuid import uuid4
 import pytest
 
 from tests.support.stores import Store, honouring_store, ignoring_store
+from tidemark.delta import log_copies
 from tidemark.spec.layout import Layout
 
 PlaceIn = Callable[[Store], str]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option for the code that only tables in object stores use."""
+    parser.addoption(
+        "--copied-logs",
+        action="store_true",
+        help="open and change tables in folders as tables in object stores",
+    )
+
+
+@pytest.fixture(autouse=True)
+def _copied_logs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.config.getoption("--copied-logs"):
+        monkeypatch.setattr(log_copies, "is_copied", lambda _: True)
 
 
 @pytest.fixture(scope="session")

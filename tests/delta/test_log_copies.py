@@ -17,32 +17,26 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
-from obstore.exceptions import AlreadyExistsError
+from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import LocalStore
 
 from tests.fixtures_stores import PlaceIn
 from tests.support.request_counts import RequestCounter
 from tests.support.stores import Store
-from tidemark.delta import log_copies, store_commits
+from tidemark.delta import kept_files, log_copies, store_commits
 from tidemark.delta.commit_log import history
+from tidemark.delta.copied_tables import OpenedTable, Tags, append_rows, for_writing, queried
 from tidemark.delta.delta_errors import translate_delta_errors
 from tidemark.delta.errors import StorageUnavailable
+from tidemark.delta.kept_files import keep_files_in
 from tidemark.delta.live_files import live_files
-from tidemark.delta.log_copies import (
-    LogCopy,
-    OpenedTable,
-    Tags,
-    _Replaced,
-    append_rows,
-    for_writing,
-    forget_copies,
-    open_copied,
-)
+from tidemark.delta.log_copies import LogCopy, _Replaced, forget_copies, open_copied
 from tidemark.delta.store_commits import create_commit
 from tidemark.delta.table_io import open_if_exists, query_rows
 
@@ -51,8 +45,9 @@ APP = "app"
 
 @pytest.fixture
 def copied(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Open tables in folders as tables in an object store."""
+    """Open tables in folders as tables in an object store. Keep no files, unless a test does."""
     monkeypatch.setattr(log_copies, "is_copied", lambda _: True)
+    monkeypatch.setattr(kept_files, "_kept_in", None)
     forget_copies()
     yield
     forget_copies()
@@ -152,13 +147,18 @@ class Log:
             assert change == self.restore
 
 
+@pytest.mark.parametrize("is_kept", [False, True], ids=["one process", "a process each"])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_copy_equals_the_table_after_every_change(
-    tmp_path: Path, copied: None, seed: int
+    tmp_path: Path, copied: None, seed: int, is_kept: bool
 ) -> None:
     log = Log(tmp_path, random.Random(seed))
+    if is_kept:
+        keep_files_in(tmp_path / "kept")
     for step in range(30):
         log.change()
+        if is_kept:
+            forget_copies()
         table = open_copied(log.uri)
         assert table is not None, (seed, step)
         assert described(table) == described(DeltaTable(log.uri)), (seed, step)
@@ -270,6 +270,54 @@ def test_a_control_file_is_read_from_the_copy_and_a_missing_one_from_the_table(
     forget_copies()
     with pytest.raises(Exception, match=r"[Nn]ot found"):
         query_rows(opened(uri).with_files("pipeline = 'a'"), "SELECT * FROM t WHERE pipeline='a'")
+
+
+def test_a_later_process_takes_control_files_that_an_earlier_one_has_kept(
+    tmp_path: Path, copied: None
+) -> None:
+    keep_files_in(tmp_path / "kept")
+    uri = str(tmp_path / "table")
+    append(uri, 1)
+    assert query_rows(opened(uri).with_files("true"), "SELECT value FROM t") == [{"value": 1}]
+    for file in Path(uri).glob("*.parquet"):
+        file.unlink()
+    forget_copies()
+    assert query_rows(opened(uri).with_files("true"), "SELECT value FROM t") == [{"value": 1}]
+
+
+def test_a_query_of_payload_leaves_no_file(tmp_path: Path, copied: None) -> None:
+    keep_files_in(tmp_path / "kept")
+    uri = str(tmp_path / "table")
+    for value in (1, 2):
+        append(uri, value)
+    table = opened(uri)
+    with queried(table, "value > 1") as rows:
+        folder = Path(urlsplit(rows.table_uri).path)
+        assert len(list(folder.glob("*.parquet"))) == 1
+        assert query_rows(rows, "SELECT value FROM t WHERE value > 1") == [{"value": 2}]
+    assert not folder.exists()
+    assert not [*table._folder.path.rglob("*c000*"), *(tmp_path / "kept").rglob("data-*")]
+    # The condition of these rows is not on a column with statistics.
+    sql = "SELECT value FROM t WHERE value * 2 = 2"
+    assert query_rows(table, sql, "value * 2 = 2") == [{"value": 1}]
+
+
+def test_delta_rs_reads_rows_that_cannot_be_copied(
+    tmp_path: Path, copied: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example if the temporary folder is full."""
+    append(str(tmp_path), 1)
+    table = opened(str(tmp_path))
+
+    def fail(*_: object, **__: object) -> None:
+        raise GenericError("no answer")
+
+    for name in ("add", "keep"):
+        monkeypatch.setattr(LogCopy, name, fail)
+    assert query_rows(table, "SELECT value FROM t") == [{"value": 1}]
+    assert query_rows(table.with_files("true"), "SELECT value FROM t") == [{"value": 1}]
+    with pytest.raises(DeltaError, match="no answer"):
+        history(table)
 
 
 # -- commits -------------------------------------------------------------------------------------
@@ -577,7 +625,9 @@ def test_a_copy_refuses_changes_of_rows(tmp_path: Path, copied: None) -> None:
 
 
 @pytest.mark.parametrize("uri", ["/t", "file:///t", "s3://lake/\u00fc/t", "s3://lake/a b"])
-def test_other_tables_are_opened_by_delta_rs(uri: str) -> None:
+def test_other_tables_are_opened_by_delta_rs(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Also with the option --copied-logs.
+    monkeypatch.undo()
     assert not log_copies.is_copied(uri)
 
 
@@ -645,6 +695,22 @@ def test_a_log_is_read_once_from_an_object_store(counted: tuple[str, RequestCoun
     assert opened(uri).transaction_version(APP) == 13
     assert counter.take().total() == 2
     assert described(opened(uri)) == described(DeltaTable(uri))
+
+
+@pytest.mark.store
+def test_a_later_process_lists_the_log_and_reads_new_commits_only(
+    counted: tuple[str, RequestCounter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_files, "_kept_in", tmp_path)
+    uri, counter = counted
+    opened(uri)
+    counter.take()
+    for further in range(2):
+        forget_copies()
+        assert opened(uri).version() == 11 + further
+        assert counter.take().total() == 1 + further
+        append(uri, 12 + further)
+        counter.take()
 
 
 @pytest.mark.store

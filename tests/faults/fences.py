@@ -59,6 +59,12 @@ FENCES = (
         noticed_by=("tests/delta/test_log_copies.py", "-k", "every_change"),
     ),
     Fence(
+        marker="damaged-kept-file-is-missing",
+        keeps="I3",
+        operation=Never(),
+        noticed_by=("tests/delta/test_kept_files.py", "-k", "damaged"),
+    ),
+    Fence(
         marker="rows-of-the-copied-version",
         keeps="I3",
         operation=Never(),

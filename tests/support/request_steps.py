@@ -1,4 +1,8 @@
-"""The steps whose requests are counted: 300 records of three partitions."""
+"""The steps whose requests are counted: 300 records of three partitions.
+
+A machine that runs a pipeline has copies of its logs from the run before. The two first steps are
+those of a machine that has none.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,13 @@ from tests.support.store_home import NEXT_PLAN, PIPELINE, StoreHome
 from tests.support.stores import honouring_store
 
 RECORDS = 300
-STEPS = ("plan_of_nothing", "idle_run", "status", "plan", "ingest", "check", "run")
+STEPS = (
+    *("first_plan", "plan_of_nothing", "idle_run", "status", "plan", "ingest", "check"),
+    *("first_run", "run"),
+)
 """The steps, in the order in which they run."""
+PLACES = ("steps", "first", "run")
+"""The places that `measure_steps` and `measure_run` use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +53,7 @@ def counted_home(folder: Path) -> Iterator[tuple[StoreHome, RequestCounter]]:
 def measure_steps(
     home: StoreHome, counter: RequestCounter, place: Callable[[str], None]
 ) -> Mapping[str, StepCost]:
-    """Run each step except `run` once, in a separate command. Return the cost of each step.
+    """Run each step of a run once, in a separate command. Return the cost of each step.
 
     Args:
         home: The home, prepared for the place `steps`.
@@ -52,6 +61,9 @@ def measure_steps(
         place: Makes later commands use the tables of a place.
     """
     place("steps")
+    first = {"first_plan": _measured(home, counter, "plan")}
+    # Copies the logs of the other tables.
+    home.command("run", PIPELINE)
     idle = {
         step: _measured(home, counter, command)
         for step, command in (
@@ -62,6 +74,7 @@ def measure_steps(
     }
     home.produce(RECORDS)
     return {
+        **first,
         **idle,
         "plan": _measured(home, counter, "plan"),
         "ingest": _measured(home, counter, "ingest", "--plan", str(NEXT_PLAN)),
@@ -72,16 +85,20 @@ def measure_steps(
 def measure_run(
     home: StoreHome, counter: RequestCounter, place: Callable[[str], None]
 ) -> Mapping[str, StepCost]:
-    """Run all steps in one command, and return its cost.
+    """Run all steps in one command, without and with copies. Return the costs.
 
     Args:
-        home: The home, prepared for the place `run`.
+        home: The home, prepared for the places `first` and `run`.
         counter: Counts the requests.
         place: As for `measure_steps`.
     """
-    place("run")
+    place("first")
     home.produce(RECORDS)
-    return {"run": _measured(home, counter, "run")}
+    first = _measured(home, counter, "run")
+    place("run")
+    home.command("run", PIPELINE)
+    home.produce(RECORDS)
+    return {"first_run": first, "run": _measured(home, counter, "run")}
 
 
 def _measured(home: StoreHome, counter: RequestCounter, command: str, *options: str) -> StepCost:

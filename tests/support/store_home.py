@@ -46,6 +46,7 @@ from tidemark.delta.columns import BRONZE_SCHEMA
 from tidemark.delta.conditional_writes import _proof
 from tidemark.delta.log_copies import forget_copies
 from tidemark.delta.storage import folder_of
+from tidemark.delta.table_io import newest_table
 from tidemark.silver.typed.spark_decoder import SparkDecoder
 from tidemark.silver.upsert.spark import SparkMerger
 from tidemark.spark.engine import JobRun, Submit
@@ -280,7 +281,7 @@ class _StandIns:
                     _write(sink._uri, name, rows, pa.schema(BRONZE_SCHEMA.to_arrow()))
 
         def bronze_rows(decoder: SparkDecoder, plan: Plan) -> Plan:
-            DeltaTable(decoder._bronze).version()
+            newest_table(decoder._bronze).version()
             return plan
 
         def decoded(_: SparkDecoder, rows: Plan, *__: object, **___: object) -> Plan:

@@ -25,6 +25,7 @@ from tidemark.app.connections import (
 )
 from tidemark.app.engines import Engines
 from tidemark.core.errors import InvalidReference, SetupError, TidemarkError
+from tidemark.delta.kept_files import keep_files_in
 from tidemark.spark.engine import Server
 from tidemark.spark.sessions import ApplicationSessions, Sessions
 from tidemark.spec.errors import UnknownPipeline
@@ -90,7 +91,9 @@ class App:
             )
         if lakehouse and "://" not in lakehouse:
             lakehouse = str(Path(lakehouse).resolve())
-        return Layout(project=project, home=home, lakehouse_root=lakehouse)
+        layout = Layout(project=project, home=home, lakehouse_root=lakehouse)
+        keep_files_in(layout.log_copies)
+        return layout
 
     # -- pipelines ---------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from tidemark.core.parallel import map_in_threads, result_or_error
 from tidemark.core.plain import record_of
 from tidemark.core.plan import PlanRef
 from tidemark.core.publication import NOT_CHECKED
+from tidemark.delta.opened_tables import tables_opened_once
 from tidemark.quality.service import raise_if_failed
 from tidemark.spark.sessions import Sessions
 from tidemark.spec.layout import LOG_FOLDER
@@ -215,6 +216,7 @@ class RemainingWork:
         return record_of(self, without={"newest"})
 
 
+@tables_opened_once()
 def remaining_work(pipeline: Pipeline) -> RemainingWork:
     """Return the remaining work of a pipeline. Writes nothing and starts no Spark."""
     newest = _newest_settled(pipeline)

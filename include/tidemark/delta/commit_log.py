@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -14,8 +15,9 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import Restore
+from tidemark.delta.copied_tables import OpenedTable
 from tidemark.delta.live_files import table_filesystem
-from tidemark.delta.log_copies import OpenedTable
+from tidemark.delta.log_folders import LOG, commit_path
 
 _RECENT_COMMITS = 50
 
@@ -56,40 +58,57 @@ def history(table: DeltaTable | CommitHistory, limit: int | None = None) -> list
 _COMMIT_INFO = re.compile(rb'\s*\{\s*"commitInfo"')
 
 
+def commit_digest(table: DeltaTable, version: int) -> str | None:
+    """Return the SHA-256 of the commit file of a version; None without the file.
+
+    Two commits of one version differ, by their times and by the unique names of their files.
+    """
+    found = dict(_contents(table, [version]))
+    return sha256(found[version]).hexdigest() if found else None
+
+
 def _commits(table: DeltaTable, limit: int | None) -> Iterator[tuple[int, bytes]]:
     """Yield the content of commits, oldest first; omit those that the log lacks."""
     end = table.version() + 1
     first = 0 if limit is None else max(end - limit, 0)
-    versions: Iterable[int] = range(first, end)
-    address = urlsplit(table.table_uri)
-    read: Callable[[str], bytes] = lambda name: Path(folder, name).read_bytes()  # noqa: E731
+    versions: Sequence[int] = range(first, end)
     if isinstance(table, OpenedTable):
-        folder, versions = table.log_with(limit)
-    elif address.scheme in ("", "file"):
-        folder = Path(unquote(address.path), "_delta_log")
-        if limit is None:
-            found = (int(file.stem) for file in folder.glob(f"{'[0-9]' * 20}.json"))
-            versions = sorted(version for version in found if version < end)
-    else:
-        read = _reader(table)
+        versions = table.versions_from(first)
+    elif limit is None and (folder := _local_folder(table)):
+        found = (int(file.stem) for file in folder.glob(f"{LOG}/{'[0-9]' * 20}.json"))
+        versions = sorted(version for version in found if version < end)
+    return _contents(table, versions)
+
+
+def _contents(table: DeltaTable, versions: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+    """Yield the content of some commits; omit those that the log lacks."""
+    read = _reader(table, versions)
     for version in versions:
         try:
-            content = read(f"{version:020}.json")
+            content = read(commit_path(version))
         except FileNotFoundError:
             continue
         yield version, content
 
 
-def _reader(table: DeltaTable) -> Callable[[str], bytes]:
-    """Read files of the log through the storage access of delta-rs."""
+def _reader(table: DeltaTable, versions: Sequence[int]) -> Callable[[str], bytes]:
+    folder = table.log_of(versions) if isinstance(table, OpenedTable) else _local_folder(table)
+    if folder:
+        return lambda path: Path(folder, path).read_bytes()
     storage = table_filesystem(table.table_uri)
 
-    def read(name: str) -> bytes:
-        with storage.open_input_stream(f"_delta_log/{name}") as commit:
+    def read(path: str) -> bytes:
+        with storage.open_input_stream(path) as commit:
             content: bytes = commit.read()
             return content
 
     return read
+
+
+def _local_folder(table: DeltaTable) -> Path | None:
+    """Return the folder of a table on this machine; None for another one."""
+    address = urlsplit(table.table_uri)
+    return Path(unquote(address.path)) if address.scheme in ("", "file") else None
 
 
 class CommitHistory:

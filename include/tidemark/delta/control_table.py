@@ -27,10 +27,10 @@ from tidemark.core.throughput import RUNS, Run, Throughput
 from tidemark.delta.compaction import Compaction
 from tidemark.delta.conditional_writes import missing_storage_proofs, prove_conditional_writes
 from tidemark.delta.control_repair import translate_control_damage
+from tidemark.delta.copied_tables import append_rows, with_files
 from tidemark.delta.delta_errors import translates_delta_errors
 from tidemark.delta.errors import ControlConflict
 from tidemark.delta.ledger_summary import read_pipeline_rows, read_settled_counts
-from tidemark.delta.log_copies import append_rows, with_files
 from tidemark.delta.published_view import EFFECTIVE_DECISIONS
 from tidemark.delta.table_checks import check_names
 from tidemark.delta.table_io import (
@@ -42,7 +42,7 @@ from tidemark.delta.table_io import (
     python_rows,
     query_rows,
 )
-from tidemark.delta.table_properties import KEEP_OLD_COMMITS
+from tidemark.delta.table_properties import LOG_PROPERTIES
 
 log = logging.getLogger(__name__)
 
@@ -359,12 +359,7 @@ class DeltaControlTable:
                 mode="ignore",
                 partition_by=["pipeline"],
                 description="Tidemark: planned offset ranges and their outcomes",
-                configuration={
-                    **KEEP_OLD_COMMITS,
-                    "delta.appendOnly": "true",
-                    # As in data tables: a reader replays the commits since the newest checkpoint.
-                    "delta.checkpointInterval": "10",
-                },
+                configuration={**LOG_PROPERTIES, "delta.appendOnly": "true"},
                 # A retry after a lost race would commit a later version with another table id, and
                 # concurrent appends conflict with it.
                 commit_properties=CommitProperties(

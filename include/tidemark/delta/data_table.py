@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -41,6 +40,7 @@ from tidemark.delta.conditional_writes import (
     prove_conditional_writes,
 )
 from tidemark.delta.conflicts import retry_on_conflict
+from tidemark.delta.copied_tables import for_writing
 from tidemark.delta.delta_errors import space_needed, tidemark_error, translates_delta_errors
 from tidemark.delta.errors import (
     EngineFailed,
@@ -51,7 +51,6 @@ from tidemark.delta.errors import (
 )
 from tidemark.delta.landed_files import added_file
 from tidemark.delta.live_files import files_at, table_filesystem
-from tidemark.delta.log_copies import for_writing
 from tidemark.delta.plan_counts import records_by_range
 from tidemark.delta.plan_removal import (
     files_with_plan,
@@ -241,16 +240,9 @@ class DeltaDataTable:
         return (-1, "") if table is None else (table.version(), str(table.metadata().id))
 
     def commit_digest(self, version: int) -> str | None:
-        """Return the SHA-256 of the commit file of a version; None without the file.
-
-        Two commits of one version differ, by their times and by the unique names of their files.
-        """
-        path = f"_delta_log/{version:020}.json"
-        try:
-            with table_filesystem(self._uri).open_input_stream(path) as commit:
-                return sha256(commit.read()).hexdigest()
-        except FileNotFoundError:
-            return None
+        """See `commit_log.commit_digest`; None without a table."""
+        table = open_if_exists(self._uri)
+        return None if table is None else commit_log.commit_digest(table, version)
 
     def changes_since(self, version: int, digest: str | None) -> TableChanges | None:
         """Return the changes after a version, from the commits; None if they are unknown.
@@ -260,11 +252,13 @@ class DeltaDataTable:
             digest: Its `commit_digest` when it was read. A copy in place of the table may have
                 another commit of this version, or none. Without a digest, the changes are unknown.
         """
-        table = newest_table(self._uri)
+        table = open_if_exists(self._uri)
+        if table is None:
+            return None
         missing = table.version() - version
         commits = commit_log.history(table, missing) if missing > 0 else []
         # fence: changes-start-at-the-commit-that-was-read
-        if digest is None or self.commit_digest(version) != digest:
+        if digest is None or commit_log.commit_digest(table, version) != digest:
             return None
         if len(commits) < missing:
             return None

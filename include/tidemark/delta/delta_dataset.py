@@ -14,7 +14,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyarrow.dataset import Dataset, Scanner
 
-from tidemark.delta.log_copies import with_rows
+from tidemark.delta.copied_tables import with_rows
 from tidemark.delta.widened_maps import has_widened_maps, widened_batches, widened_schema
 
 

@@ -30,7 +30,6 @@ from tidemark.core.origins import origin_of_row
 from tidemark.core.plan import PlanKind
 from tidemark.core.watermarks import Position
 from tidemark.delta.control_repair import DUPLICATE_EVENTS_SQL
-from tidemark.delta.log_copies import with_rows
 from tidemark.delta.row_queries import any_of
 from tidemark.delta.table_io import python_rows
 
@@ -220,7 +219,7 @@ def read_pipeline_rows(table: DeltaTable, pipeline: str) -> PipelineRows:
     Raises:
         ControlTableDamaged: The table contains a row of an event more than once.
     """
-    engine = QueryBuilder().register("t", with_rows(table))
+    engine = QueryBuilder().register("t", table)
 
     def read(sql: str) -> Any:
         return engine.execute(sql.format(pipeline=pipeline, wanted="true")).read_all()
@@ -272,7 +271,7 @@ def read_settled_counts(
     table: DeltaTable, pipeline: str, topic_id: str, partition: int, window: Span
 ) -> Mapping[int, Sequence[RangeCount]]:
     """Read the current counts of the settled plans' ranges that overlap a window, by plan."""
-    engine = QueryBuilder().register("t", with_rows(table))
+    engine = QueryBuilder().register("t", table)
     values: dict[str, Any] = {
         "pipeline": pipeline,
         "topic_id": topic_id,

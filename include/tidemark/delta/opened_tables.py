@@ -1,4 +1,4 @@
-"""Tables that a page opens once."""
+"""Tables that a step or a page opens once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _opened: ContextVar[dict[str, DeltaTable | None] | None] = ContextVar("_opened", default=None)
-"""Tables of the innermost `tables_opened_once` block, by URI; None outside such blocks."""
+"""Tables of the `tables_opened_once` block, by URI; None outside such blocks."""
 
 
 @contextmanager
@@ -20,9 +20,10 @@ def tables_opened_once() -> Iterator[None]:
 
     Opening a table reads its log, which takes a tenth of a second for thousands of files. All
     reads of a table return its state at the first read, until `reopen_tables` is called. Reads in
-    other threads open their own tables.
+    other threads open their own tables. A block inside another one uses the tables of that block.
     """
-    before = _opened.set({})
+    outer = _opened.get()
+    before = _opened.set({} if outer is None else outer)
     try:
         yield
     finally:
@@ -30,7 +31,7 @@ def tables_opened_once() -> Iterator[None]:
 
 
 def reopen_tables() -> None:
-    """Update the tables of the innermost `tables_opened_once` block to their newest state.
+    """Update the tables of the `tables_opened_once` block to their newest state.
 
     On a local disk, only newer commits are read. So a table that was removed, or removed and
     created again, may keep its previous state until the end of the block.
@@ -41,7 +42,7 @@ def reopen_tables() -> None:
     # DAG files import this module, and delta-rs takes long to load.
     from deltalake.exceptions import DeltaError
 
-    from tidemark.delta.log_copies import OpenedTable
+    from tidemark.delta.copied_tables import OpenedTable
 
     for uri, table in [*tables.items()]:
         try:
@@ -55,5 +56,5 @@ def reopen_tables() -> None:
 
 
 def opened_tables() -> dict[str, DeltaTable | None] | None:
-    """Return the tables of the innermost block by URI, to which a read adds; None outside."""
+    """Return the tables of the block by URI, to which a read adds; None outside."""
     return _opened.get()

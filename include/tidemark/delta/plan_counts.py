@@ -93,5 +93,6 @@ def _counted_by_rows(table: DeltaTable, plan: Plan) -> Mapping[int, int]:
         WHERE t.plan_sequence = {plan.sequence}
         GROUP BY planned.index
         """,
+        f"plan_sequence = {plan.sequence}",
     )
     return {row["index"]: row["records"] for row in counted}

@@ -18,11 +18,11 @@ from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.plan import Plan
 from tidemark.delta.checked_commits import Change
 from tidemark.delta.commit_log import has_transaction
+from tidemark.delta.copied_tables import for_writing
 from tidemark.delta.errors import TableConflict, TransactionConflict
 from tidemark.delta.landed_files import added_file
 from tidemark.delta.live_files import files_at
 from tidemark.delta.local_files import translate_os_errors
-from tidemark.delta.log_copies import for_writing
 from tidemark.delta.row_queries import offsets_condition, spans_with_rows
 from tidemark.delta.row_removal import RowRemoval, at_offsets
 from tidemark.delta.storage import folder_of

@@ -25,12 +25,12 @@ def plan_spans(table: DeltaTable, sequence: int) -> Mapping[int, SpanSet]:
 
 def spans_where(table: DeltaTable, condition: str) -> Mapping[int, SpanSet]:
     """Return the offsets with a row that meets an SQL condition, by partition."""
-    return _spans_of(table, _islands(condition))
+    return _spans_by_key(query_table(table, _islands(condition), condition))
 
 
 def few_spans_where(table: DeltaTable, condition: str, most: int) -> Mapping[int, SpanSet] | None:
     """Return the same as `spans_where`; None if there are more than `most` spans."""
-    islands = query_table(table, f"{_islands(condition)} LIMIT {most + 1}")
+    islands = query_table(table, f"{_islands(condition)} LIMIT {most + 1}", condition)
     return None if islands.num_rows > most else _spans_by_key(islands)
 
 
@@ -44,11 +44,6 @@ def _islands(condition: str) -> str:
         )
         GROUP BY partition, island
         """
-
-
-def _spans_of(table: DeltaTable, sql: str) -> Mapping[int, SpanSet]:
-    """Run a query of islands, and return their offsets by key."""
-    return _spans_by_key(query_table(table, sql))
 
 
 def _spans_by_key(islands: Any) -> Mapping[int, SpanSet]:
@@ -77,6 +72,7 @@ def spans_by_plan(
     Returns:
         None if there are more spans.
     """
+    condition = offsets_condition(topic_id, {partition: SpanSet((window,))})
     islands = query_table(
         table,
         f"""
@@ -85,11 +81,12 @@ def spans_by_plan(
             SELECT sequence, place,
                    place - row_number() OVER (PARTITION BY sequence ORDER BY place) AS island
             FROM (SELECT DISTINCT coalesce(plan_sequence, 0) AS sequence, "offset" AS place
-                  FROM t WHERE {offsets_condition(topic_id, {partition: SpanSet((window,))})})
+                  FROM t WHERE {condition})
         )
         GROUP BY sequence, island
         LIMIT {most + 1}
         """,
+        condition,
     )
     return None if islands.num_rows > most else _spans_by_key(islands)
 
@@ -105,6 +102,7 @@ def count_offsets(
         SELECT count(DISTINCT "offset") AS offsets FROM t
         WHERE plan_sequence = {sequence} AND {condition}
         """,
+        condition,
     )
     return int(row["offsets"])
 
@@ -254,7 +252,9 @@ def values_at(table: DeltaTable, topic_id: str, partition: int, span: Span) -> l
     found = _rows_with_maps(table, topic_id, partition, span, condition)
     if found is None:
         found = query_table(
-            table, f'SELECT * FROM t WHERE {condition} ORDER BY "offset", plan_sequence'
+            table,
+            f'SELECT * FROM t WHERE {condition} ORDER BY "offset", plan_sequence',
+            condition,
         )
     columns = {name: found.column(name) for name in found.column_names}
     return [
@@ -370,7 +370,7 @@ def row_ranges(table: DeltaTable, condition: str = "true") -> tuple[RowRange, ..
 
     def ranges(island: str) -> tuple[RowRange, ...]:
         sql = _ROW_RANGES.format(island=island, condition=condition)
-        return tuple(RowRange(**row) for row in query_rows(table, sql))
+        return tuple(RowRange(**row) for row in query_rows(table, sql, condition))
 
     whole = ranges("0")
     # Sort the table only if plans interleave.
@@ -407,15 +407,17 @@ def _interleaved(whole: Sequence[RowRange]) -> bool:
 
 def row_origins(table: DeltaTable, bounds: Span) -> tuple[RowOrigin, ...]:
     """Count rows at some offsets by their origin: plan, topic, partition and time."""
+    condition = f'"offset" >= {bounds.start} AND "offset" < {bounds.end}'
     found = query_rows(
         table,
         f"""
         SELECT plan_sequence AS sequence, topic, topic_id, partition,
                arrow_cast(ingested_at, 'Int64') AS micros, min("offset") AS first, count(*) AS rows
-        FROM t WHERE "offset" >= {bounds.start} AND "offset" < {bounds.end}
+        FROM t WHERE {condition}
         GROUP BY plan_sequence, topic, topic_id, partition, micros
         ORDER BY plan_sequence, partition, first
         """,
+        condition,
     )
     return tuple(RowOrigin(ingested_at=utc_datetime(row.pop("micros")), **row) for row in found)
 
@@ -443,6 +445,7 @@ def last_rows(
             p: some.within(Span(max(0, some.spans[-1].end - window), some.spans[-1].end))
             for p, some in left.items()
         }
+        condition = offsets_condition(topic_id, near)
         rows = query_rows(
             table,
             f"""
@@ -450,12 +453,13 @@ def last_rows(
                 SELECT partition AS p, "offset" AS o FROM (
                     SELECT partition, "offset", row_number() OVER (
                         PARTITION BY partition ORDER BY "offset" DESC) AS place
-                    FROM t WHERE {offsets_condition(topic_id, near)}
+                    FROM t WHERE {condition}
                 ) WHERE place <= {most}
             ) ON partition = p AND "offset" = o
-            WHERE {offsets_condition(topic_id, near)}
+            WHERE {condition}
             ORDER BY "offset" DESC
             """,
+            condition,
         )
         for row in rows:
             found.setdefault(row["partition"], []).append(_record(row["partition"], row))
@@ -475,14 +479,16 @@ def rows_at(
     table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet], condition: str = "true"
 ) -> Iterator[tuple[int, LogRecord]]:
     """Iterate over plan and record of the rows at some offsets, by partition and offset."""
+    places = offsets_condition(topic_id, spans)
     found = query_rows(
         table,
         f"""
         SELECT plan_sequence, partition, {_record_columns(table)}
         FROM t
-        WHERE {condition} AND {offsets_condition(topic_id, spans)}
+        WHERE {condition} AND {places}
         ORDER BY partition, "offset", plan_sequence
         """,
+        places,
     )
     for row in found:
         yield row["plan_sequence"], _record(row["partition"], row)

@@ -10,10 +10,10 @@ from deltalake.exceptions import CommitFailedError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from tidemark.delta.conditional_writes import missing_storage_proofs, prove_conditional_writes
-from tidemark.delta.log_copies import append_rows
+from tidemark.delta.copied_tables import append_rows
 from tidemark.delta.table_checks import check_names
 from tidemark.delta.table_io import open_if_exists
-from tidemark.delta.table_properties import KEEP_OLD_COMMITS
+from tidemark.delta.table_properties import LOG_PROPERTIES
 
 
 @retry(retry=retry_if_exception_type(CommitFailedError), stop=stop_after_attempt(5), reraise=True)
@@ -55,6 +55,6 @@ def _created(uri: str, schema: Any, partition_by: Sequence[str], append_only: bo
         schema=schema,
         mode="ignore",
         partition_by=list(partition_by),
-        configuration={**KEEP_OLD_COMMITS, "delta.appendOnly": str(append_only).lower()},
+        configuration={**LOG_PROPERTIES, "delta.appendOnly": str(append_only).lower()},
         commit_properties=CommitProperties(app_transactions=[prove_conditional_writes(uri)]),
     )

@@ -13,7 +13,7 @@ from deltalake.exceptions import CommitFailedError
 from tidemark.delta.delta_errors import translate_delta_errors
 from tidemark.delta.errors import UnreadableFile
 from tidemark.delta.table_io import TIMESTAMP, arrow_table, open_if_exists, query_rows
-from tidemark.delta.table_properties import KEEP_OLD_COMMITS
+from tidemark.delta.table_properties import LOG_PROPERTIES
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ def _with_known_lag(row: Mapping[str, Any], known: Mapping[str, Any]) -> Mapping
 
 def _replace(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool) -> None:
     if open_if_exists(uri) is None:
-        DeltaTable.create(uri, schema=COLUMNS, mode="ignore", configuration=dict(KEEP_OLD_COMMITS))
+        DeltaTable.create(uri, schema=COLUMNS, mode="ignore", configuration=dict(LOG_PROPERTIES))
     names = ", ".join(f"'{row['pipeline']}'" for row in rows)
     # The commit is refused if another process has written a newer lag after this read.
     table = DeltaTable(uri)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -66,6 +67,17 @@ def create_commit(store: ObjectStore, version: int, content: bytes, *, retries: 
                     f"another commit was first, version {version + retried}: {reason or 'no retry'}"
                 ) from None
         return version + retried
+
+
+@contextmanager
+def as_delta_errors() -> Iterator[None]:
+    """Raise errors of the storage as errors of delta-rs."""
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except BaseError as failed:
+        raise DeltaError(str(failed)) from failed
 
 
 def _actions(content: bytes) -> list[dict[str, Any]]:

@@ -19,9 +19,10 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
 from tidemark.core.plan import PlanRef
+from tidemark.delta.copied_tables import queried
 from tidemark.delta.delta_errors import os_error_number, tidemark_error
 from tidemark.delta.errors import DeltaLogDamaged
-from tidemark.delta.log_copies import open_copied, with_rows
+from tidemark.delta.log_copies import open_copied
 from tidemark.delta.opened_tables import opened_tables
 
 TIMESTAMP = DataType.timestamp("us", tz="UTC")
@@ -54,6 +55,13 @@ def newest_table(uri: str) -> DeltaTable:
         TableNotFoundError: It does not exist.
     """
     return open_copied(uri) or DeltaTable(uri)
+
+
+def table_at(uri: str, version: int) -> DeltaTable:
+    """Open a version of a table."""
+    newest = open_copied(uri)
+    is_newest = newest is not None and newest.version() == version
+    return newest if is_newest else DeltaTable(uri, version=version)
 
 
 def _open_if_exists(uri: str) -> DeltaTable | None:
@@ -127,25 +135,31 @@ def arrow_table(rows: Sequence[Mapping[str, Any]], schema: Schema) -> Table:
     return Table.from_arrays(arrays, schema=schema)
 
 
-def query_rows(table: DeltaTable, sql: str) -> list[dict[str, Any]]:
-    """Run an SQL query on a table, which is named `t`. Returns the rows as dictionaries."""
-    return python_rows(query_table(table, sql))
+def query_rows(table: DeltaTable, sql: str, where: str = "true") -> list[dict[str, Any]]:
+    """Run a query as `query_table`, and return the rows as dictionaries."""
+    return python_rows(query_table(table, sql, where))
 
 
-def query_table(table: DeltaTable, sql: str) -> Any:
+def query_table(table: DeltaTable, sql: str, where: str = "true") -> Any:
     """Run an SQL query on a table, which is named `t`. Returns an Arrow table.
+
+    Args:
+        table: The table.
+        sql: The query.
+        where: A condition that all rows meet that the query needs. Files without such rows, by
+            their statistics, are not read from an object store.
 
     Raises:
         UnreadableFile: A file of the table cannot be read.
     """
-    rows = with_rows(table)
-    try:
-        return QueryBuilder().register("t", rows).execute(sql).read_all()
-    except Exception as failed:  # delta-rs raises a plain Exception here
-        from tidemark.delta.unreadable_files import raise_if_unreadable
+    with queried(table, where) as rows:
+        try:
+            return QueryBuilder().register("t", rows).execute(sql).read_all()
+        except Exception as failed:  # delta-rs raises a plain Exception here
+            from tidemark.delta.unreadable_files import raise_if_unreadable
 
-        raise_if_unreadable(table, failed)
-        raise
+            raise_if_unreadable(table, failed)
+            raise
 
 
 def any_of_plans(plans: Collection[PlanRef]) -> str:

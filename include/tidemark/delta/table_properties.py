@@ -6,12 +6,15 @@ from collections.abc import Mapping
 
 from deltalake import ColumnProperties, WriterProperties
 
-KEEP_OLD_COMMITS: Mapping[str, str] = {"delta.enableExpiredLogCleanup": "false"}
-"""A property of every table: only maintenance removes old commits, after it has checked the clock.
-
-Otherwise each writer removes them by the clock of its machine. A clock that is a month ahead would
-remove the whole log before the newest checkpoint.
-"""
+LOG_PROPERTIES: Mapping[str, str] = {
+    # Only maintenance removes old commits, after it has checked the clock. Otherwise each writer
+    # removes them by the clock of its machine. A clock that is a month ahead would remove the whole
+    # log before the newest checkpoint.
+    "delta.enableExpiredLogCleanup": "false",
+    # Spark's default: a reader replays the commits since the newest checkpoint.
+    "delta.checkpointInterval": "10",
+}
+"""Properties of every table."""
 
 STATISTICS_COLUMNS = ("partition", "offset", "timestamp", "plan_sequence")
 """The columns with file statistics, for readers, `plan_counts` and `plan_removal`.
@@ -21,9 +24,7 @@ without statistics.
 """
 
 DATA_TABLE_PROPERTIES: Mapping[str, str] = {
-    **KEEP_OLD_COMMITS,
-    # Spark's default: a reader replays the commits since the newest checkpoint.
-    "delta.checkpointInterval": "10",
+    **LOG_PROPERTIES,
     "delta.dataSkippingStatsColumns": ",".join(STATISTICS_COLUMNS),
 }
 

@@ -25,6 +25,7 @@ from tidemark.core.offsets import (
 from tidemark.core.plan import Plan, PlanRef
 from tidemark.core.publication import PublicationStatus
 from tidemark.delta.conflicts import retry_on_conflict
+from tidemark.delta.opened_tables import tables_opened_once
 from tidemark.silver.typed.decoder import HiddenOffsets
 
 log = logging.getLogger(__name__)
@@ -111,6 +112,7 @@ class Publication:
         records = ledger.plans.values()
         return [_publication_of(record, replaced) for record in records if record.has_rows]
 
+    @tables_opened_once()
     def unchecked(self) -> list[int]:
         """Return the plans with landed offsets that need a check, oldest first.
 
@@ -127,6 +129,7 @@ class Publication:
             if each.unchecked and not (each.decision and each.decision.decided_by)
         ]
 
+    @tables_opened_once()
     def hidden(self) -> HiddenOffsets:
         """Return the landed offsets that the published view hides."""
         # Read the plans before the decisions: a plan that lands later is decided later.

@@ -17,8 +17,10 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from pyarrow.parquet import FileMetaData
 
+from tidemark.delta.copied_tables import queried
 from tidemark.delta.delta_errors import translate_delta_errors
 from tidemark.delta.storage import column_statistics, folder_of, footers_of
+from tidemark.delta.table_io import table_at
 from tidemark.quality.check_results import BatchRef, RecordedRange
 from tidemark.quality.checks import RangeFigures
 
@@ -58,7 +60,14 @@ def range_figures(ref: BatchRef, expected: Sequence[RecordedRange]) -> list[Rang
 
 
 def _range_figures(ref: BatchRef, expected: Sequence[RecordedRange]) -> list[RangeFigures]:
-    table = DeltaTable(ref.table, version=ref.table_version)
+    table = table_at(ref.table, ref.table_version)
+    with queried(table, f"plan_sequence = {ref.plan_sequence}") as rows:
+        return _figures_of(rows, ref, expected)
+
+
+def _figures_of(
+    table: DeltaTable, ref: BatchRef, expected: Sequence[RecordedRange]
+) -> list[RangeFigures]:
     footers = _footers(table, ref.plan_sequence)
     nulls = {f"null_{name}": _is_null(footers, name) for name in ("key", "value")}
     topics = _read(

@@ -94,6 +94,11 @@ class Layout:
         return self.home / "logs"
 
     @property
+    def log_copies(self) -> Path:
+        """Copies of logs of tables in object stores, which can be removed at any time."""
+        return self.home / "log_copies"
+
+    @property
     def lakehouse(self) -> str:
         """Path or URI of all tables."""
         return self.lakehouse_root or str(self.home / "lakehouse")
@@ -101,7 +106,10 @@ class Layout:
     @property
     def own_folders(self) -> tuple[str, ...]:
         """Folders of Tidemark's own tables and files; a pipeline's table must be elsewhere."""
-        in_home = (self.broker, self.spark, self.spark_warehouse, self.airflow, self.logs)
+        in_home = (
+            *(self.broker, self.spark, self.spark_warehouse, self.airflow, self.logs),
+            self.log_copies,
+        )
         in_project = (self.specs.parent, self.jobs, self.dags, self.jvm)
         files = map(str, (*in_home, self.data_docs, *in_project))
         return f"{self.lakehouse}/control", f"{self.lakehouse}/quality", *files

@@ -17,6 +17,7 @@ from tidemark.core.plan import Plan
 from tidemark.core.table_state import TableState
 from tidemark.delta.conflicts import retry_on_conflict
 from tidemark.delta.errors import TransactionConflict
+from tidemark.delta.opened_tables import reopen_tables, tables_opened_once
 from tidemark.spec.model import PipelineSpec
 
 log = logging.getLogger(__name__)
@@ -79,15 +80,17 @@ class PlanExecutor:
             KafkaFailure: Kafka did not answer, or refused.
             EngineFailed: The engine failed and the table's log does not contain the plan.
         """
-        record = recorded_plan(self.ports.control, self.spec.name, sequence)
-        plan = record.plan
-        refuse_cancelled(record)
-        # Also check a landed plan: a RESTORE may have removed its rows.
-        ledger, seen = read_compared_ledger(self.ports.control, plan.pipeline, self.ports.table)
-        if record.held_now and record.landed_originally:
-            log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
-            return ExecutionResult(plan=plan, landing=record.landed_originally, wrote=False)
-        wrote = self._find_landing(plan) is None and self._land(plan, ledger, seen)
+        with tables_opened_once():
+            record = recorded_plan(self.ports.control, self.spec.name, sequence)
+            plan = record.plan
+            refuse_cancelled(record)
+            # Also check a landed plan: a RESTORE may have removed its rows.
+            ledger, seen = read_compared_ledger(self.ports.control, plan.pipeline, self.ports.table)
+            if record.held_now and record.landed_originally:
+                log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
+                return ExecutionResult(plan=plan, landing=record.landed_originally, wrote=False)
+            landing = self._find_landing(plan)
+        wrote = landing is None and self._land(plan, ledger, seen)
         landing = retry_on_conflict(lambda: self._record(plan))
         return ExecutionResult(plan=plan, landing=landing, wrote=wrote)
 
@@ -103,6 +106,7 @@ class PlanExecutor:
         landing = self.ports.table.find_landing(plan)
         if landing is None and state.transactions.get(plan.app_id, 0) >= plan.sequence:
             # A concurrent process has abandoned the plan, or has started to.
+            reopen_tables()
             refuse_cancelled(recorded_plan(self.ports.control, plan.pipeline, plan.sequence))
             raise PlanCannotLand.by_fence(plan.pipeline, plan.sequence)
         return landing
@@ -129,23 +133,26 @@ class PlanExecutor:
             wrote = self.ports.table.append(committable, files, seen)
         except TransientError as error:
             # The commit may have succeeded before the failure, or in a concurrent execution.
-            if self._find_landing(plan) is None:
+            with tables_opened_once():
+                committed = self._find_landing(plan)
+            if committed is None:
                 self.source.raise_if_lost(plan)
                 raise
             return wrote and not isinstance(error, TransactionConflict)
         return wrote
 
     def _record(self, plan: Plan) -> Landing:
-        ledger = self.ports.control.summary(plan.pipeline)
-        record = recorded_plan(self.ports.control, plan.pipeline, plan.sequence)
-        if record.held_now and record.landed_originally:
-            return record.landed_originally
-        # An operator may have rewound the pipeline to a state before this landing.
-        refuse_cancelled(record)  # fence: abandoned-plan-is-not-recorded
-        # Search for the landing after the read of the ledger, whose check reads only RESTOREs after
-        # the newest recorded landing. Another plan may have that landing, so the check may not read
-        # a RESTORE that has removed the rows of this plan.
-        landing = self._find_landing(plan)  # fence: landing-is-found-after-its-ledger
+        with tables_opened_once():
+            ledger = self.ports.control.summary(plan.pipeline)
+            record = recorded_plan(self.ports.control, plan.pipeline, plan.sequence)
+            if record.held_now and record.landed_originally:
+                return record.landed_originally
+            # An operator may have rewound the pipeline to a state before this landing.
+            refuse_cancelled(record)  # fence: abandoned-plan-is-not-recorded
+            # Search for the landing after the read of the ledger, whose check reads only RESTOREs
+            # after the newest recorded landing. Another plan may have that landing, so the check
+            # may not read a RESTORE that has removed the rows of this plan.
+            landing = self._find_landing(plan)  # fence: landing-is-found-after-its-ledger
         if landing is not None:
             return Recorder(ports=self.ports).record(ledger, plan, landing)
         # fence: reported-commit-is-looked-up

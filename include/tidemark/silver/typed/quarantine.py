@@ -41,10 +41,10 @@ from tidemark.core.table_state import (
     survives_restores,
 )
 from tidemark.delta import row_queries
+from tidemark.delta.copied_tables import for_writing
 from tidemark.delta.data_table import DeltaDataTable
 from tidemark.delta.delta_errors import translates_delta_errors
 from tidemark.delta.errors import TransactionConflict
-from tidemark.delta.log_copies import for_writing
 from tidemark.delta.plan_removal import leftover_transactions
 from tidemark.delta.replacement import (
     replace_rows,
@@ -54,7 +54,7 @@ from tidemark.delta.replacement import (
 )
 from tidemark.delta.storage import folder_of
 from tidemark.delta.table_checks import check_removals
-from tidemark.delta.table_io import open_if_exists, query_rows, query_table
+from tidemark.delta.table_io import newest_table, open_if_exists, query_rows, query_table
 from tidemark.delta.table_properties import WRITER_PROPERTIES
 from tidemark.delta.unreadable_files import translate_read_errors
 from tidemark.silver.typed.columns import QUARANTINE_SCHEMA, decoded_parts
@@ -165,7 +165,7 @@ class DeltaQuarantine:
             UnreadableFile: A file to rewrite cannot be read.
             EngineFailed: Some content may be erased. Repeating the call is safe.
         """
-        table = DeltaTable(self._uri)
+        table = newest_table(self._uri)
         transactions = leftover_transactions(table, plan, plan.epoch)
         # A separate query: delta-rs accepts no lists, such as headers, in the updated condition.
         kept = _rows(table, f"SELECT DISTINCT closed_by FROM t WHERE NOT ({_ERASED})")
@@ -176,7 +176,7 @@ class DeltaQuarantine:
                 app_transactions=transactions  # fence: erasure-ends-with-its-epoch
             )
             with translate_read_errors(self._uri, "erasing closed records"):
-                table.update(
+                for_writing(table).update(
                     predicate=f"closed_by IN ({_sql_list(closers)})",
                     updates=dict.fromkeys(_PAYLOAD, "NULL"),
                     commit_properties=properties,

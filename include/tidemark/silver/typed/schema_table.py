@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaError
 from tidemark.bronze.ingest.protocols import Clock
 from tidemark.delta.delta_errors import translates_delta_errors
 from tidemark.delta.table_io import TIMESTAMP, arrow_table, open_if_exists, query_rows
-from tidemark.delta.table_properties import KEEP_OLD_COMMITS
+from tidemark.delta.table_properties import LOG_PROPERTIES
 from tidemark.spec.decode import RegisteredSchema
 
 COLUMNS = Schema(
@@ -81,5 +81,5 @@ class DeltaSchemaStore:
         if open_if_exists(self._uri) is None:
             with suppress(DeltaError):
                 DeltaTable.create(
-                    self._uri, schema=COLUMNS, mode="ignore", configuration=dict(KEEP_OLD_COMMITS)
+                    self._uri, schema=COLUMNS, mode="ignore", configuration=dict(LOG_PROPERTIES)
                 )

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
 
-from deltalake import DeltaTable, Schema
+from deltalake import Schema
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
@@ -25,6 +25,7 @@ from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.origins import DecodeOrigin
 from tidemark.core.plan import Plan
 from tidemark.delta.storage import folder_of
+from tidemark.delta.table_io import newest_table
 from tidemark.silver.typed.columns import typed_schema
 from tidemark.silver.typed.errors import DecoderChanged, TooManyQuarantined
 from tidemark.silver.typed.formats.spark_payloads import (
@@ -126,7 +127,7 @@ class SparkDecoder:
         folder = plan_folder(plan.sequence, uuid4())
         with ExitStack() as undo:
             with self._session_for(plan, operation):
-                passes = self._passes(source, DeltaTable(self._typed).schema())
+                passes = self._passes(source, newest_table(self._typed).schema())
                 made = self._write_passes(plan, passes, folder, undo)
             undo.pop_all()
             return made
@@ -186,7 +187,7 @@ class SparkDecoder:
     def _bronze_rows(self, plan: Plan) -> DataFrame:
         """Return the plan's bronze rows of one version, because several queries read them."""
         # delta-rs finds the version in milliseconds; Spark needs a job.
-        newest = DeltaTable(self._bronze).version()
+        newest = newest_table(self._bronze).version()
         table = self._session.read.format("delta").option("versionAsOf", newest).load(self._bronze)
         return table.where(at_offsets(plan.topic_id, plan.spans()))
 

@@ -15,7 +15,7 @@ from deltalake.schema import StructType
 
 from tidemark.core.ledger import Ledger
 from tidemark.core.table_state import TableSize
-from tidemark.delta.log_copies import with_rows
+from tidemark.delta.copied_tables import with_rows
 from tidemark.delta.table_io import open_if_exists, query_rows
 from tidemark.delta.unreadable_files import translate_read_errors
 from tidemark.spec.decode import REST
