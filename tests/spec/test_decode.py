@@ -13,8 +13,9 @@ from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import DecodeOrigin
 from tidemark.core.plan import Plan
+from tidemark.core.publication import PublishRule
 from tidemark.silver.typed.decoder import stale_offsets
-from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec, PublishRule
+from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
 from tidemark.spec.fields import Decimal, ListOf, Struct, plain_type
 from tidemark.spec.type_parsing import InvalidType, parse_type
 from tidemark.spec.upsert import UpsertSpec

@@ -16,9 +16,10 @@ from pydantic import BaseModel
 from tests.conftest import PROJECT
 from tests.support.plans import no_owner
 from tidemark.core.errors import TidemarkError
+from tidemark.core.publication import PublishRule
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.spec import loading as specs
-from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec, PublishRule
+from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
 from tidemark.spec.errors import Problem, SpecError, UnknownPipeline
 from tidemark.spec.fields import Struct
 from tidemark.spec.layout import Layout

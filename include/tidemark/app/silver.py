@@ -15,6 +15,7 @@ from tidemark.bronze.ingest.ports import Ports
 from tidemark.bronze.ingest.protocols import PlanSource, Sink
 from tidemark.core.offsets import Span, SpanSet, intersection_by_partition, size_of
 from tidemark.core.plan import Plan
+from tidemark.core.publication import PublishRule
 from tidemark.silver.typed.clearing import ClearedTable, TypedClearing
 from tidemark.silver.typed.decoder import DecodePlanner, HiddenOffsets
 from tidemark.silver.typed.schemas import (
@@ -25,7 +26,7 @@ from tidemark.silver.typed.schemas import (
 )
 from tidemark.silver.typed.source import PublishedSource
 from tidemark.silver.upsert.service import Upserts
-from tidemark.spec.decode import DecodeSpec, Part, PublishRule, QuarantineReason
+from tidemark.spec.decode import DecodeSpec, Part, QuarantineReason
 from tidemark.spec.upsert import MergePlan
 
 if TYPE_CHECKING:

@@ -12,11 +12,10 @@ from tidemark.cli.arguments import AsJson, DryRun, LandedPlan, PipelineName, Rea
 from tidemark.cli.decode import next_commands, print_next
 from tidemark.cli.output import out, print_json, print_table
 from tidemark.core.offsets import size_of
-from tidemark.core.publication import NOT_CHECKED
+from tidemark.core.publication import NOT_CHECKED, PublishRule
 from tidemark.core.texts import counted
 from tidemark.delta.published_view import Engine, published_view
 from tidemark.quality.publication_service import PlanPublication, Publication
-from tidemark.spec.decode import PublishRule
 
 app = typer.Typer(
     help="Show which landed plans are published; release or reject a plan.",

@@ -28,3 +28,12 @@ class PublicationStatus(StrEnum):
     def is_visible(self) -> bool:
         """Whether the published view shows the rows."""
         return self in (PublicationStatus.PUBLISHED, PublicationStatus.RELEASED)
+
+
+class PublishRule(StrEnum):
+    """The landed records that are decoded."""
+
+    CHECKED = "checked"
+    """Records of published and released plans: the rows of the published view."""
+    ALWAYS = "always"
+    """All landed records, checked or not."""

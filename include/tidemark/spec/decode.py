@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self, assert_never
 
+from tidemark.core.publication import PublishRule
 from tidemark.spec.fields import FieldType, Struct, plain_type
 from tidemark.spec.upsert import Envelope, UpsertSpec
 
@@ -54,15 +55,6 @@ class Format(StrEnum):
     def kind(self) -> str:
         """The registry's name for schemas of this format."""
         return "JSON" if self is Format.JSON_SCHEMA else self.value.upper()
-
-
-class PublishRule(StrEnum):
-    """The landed records that are decoded."""
-
-    CHECKED = "checked"
-    """Records of published and released plans: the rows of the published view."""
-    ALWAYS = "always"
-    """All landed records, checked or not."""
 
 
 class Part(StrEnum):

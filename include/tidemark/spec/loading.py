@@ -27,6 +27,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from tidemark.core.errors import TidemarkError
+from tidemark.core.publication import PublishRule
 from tidemark.core.suggestions import did_you_mean, some_of
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.spec import bounded_yaml
@@ -37,7 +38,6 @@ from tidemark.spec.decode import (
     DecodeSpec,
     Format,
     PayloadSpec,
-    PublishRule,
 )
 from tidemark.spec.errors import Problem, SpecError
 from tidemark.spec.fields import Struct, inner_names

@@ -21,7 +21,7 @@ from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet, difference_by_partition, size_of
 from tidemark.core.parallel import result_or_error
 from tidemark.core.plan import PlanKind, PlanRef
-from tidemark.core.publication import NOT_CHECKED, PublicationStatus
+from tidemark.core.publication import NOT_CHECKED, PublicationStatus, PublishRule
 from tidemark.core.texts import counted, format_duration
 from tidemark.delta.errors import ControlConflict
 from tidemark.ops.report.errors import (
@@ -33,7 +33,6 @@ from tidemark.ops.report.errors import (
     TableStalled,
 )
 from tidemark.silver.typed.decoder import HiddenOffsets, offsets_to_withdraw
-from tidemark.spec.decode import PublishRule
 from tidemark.spec.model import AlarmRules, PipelineSpec
 from tidemark.spec.ref import plan_text
 from tidemark.spec.upsert import MergePlan, MergeScope
