@@ -93,8 +93,16 @@ class SpanSet:
                 merged.append(span)
         return cls(tuple(merged))
 
+    @classmethod
+    def of_numbers(cls, numbers: Iterable[int]) -> Self:
+        """Build a set from single offsets, or from other numbers, for example of plans."""
+        return cls.of(Span(number, number + 1) for number in numbers)
+
     def __iter__(self) -> Iterator[Span]:
         return iter(self.spans)
+
+    def __contains__(self, number: int) -> bool:
+        return bool(self.within(Span(number, number + 1)))
 
     def __bool__(self) -> bool:
         return bool(self.spans)

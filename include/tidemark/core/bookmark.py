@@ -1,0 +1,152 @@
+"""How far a typed table has followed the events of its bronze pipeline.
+
+Each commit of a decoder to the typed table has a bookmark in its metadata; nothing else records the
+progress of decodes. If the bookmark is unknown, the next decode compares all offsets of the typed
+table with the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Self
+
+from tidemark.core.offsets import Span, SpanSet, span_lists, spans_by_partition
+from tidemark.core.publication import PublishRule
+
+MAX_RUNS = 1_000
+"""Maximum number of runs of plan numbers, or of ranges of offsets, in a bookmark. Each opening of
+the typed table reads the newest commits of its log, and so their bookmarks."""
+
+_FORM = 1
+"""Number of the form of the metadata. A bookmark of another form is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedOffsets:
+    """The offsets that a commit decoded.
+
+    Attributes:
+        plans: Numbers of the bronze plans whose offsets were decoded.
+        spans: Offsets of other plans, for example of a replay, by topic id and partition.
+    """
+
+    plans: SpanSet = field(default_factory=SpanSet)
+    spans: Mapping[str, Mapping[int, SpanSet]] = field(default_factory=dict)
+
+    def limited(self) -> Self | None:
+        """Return the same offsets; None if they have more than `MAX_RUNS` runs or ranges."""
+        ranges = [span for some in self.spans.values() for each in some.values() for span in each]
+        return None if max(len(self.plans.spans), len(ranges)) > MAX_RUNS else self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bookmark:
+    """The events that a commit to a typed table has followed, and the plans that it left for later.
+
+    A bookmark *claims* the offsets that its event requires in the typed table or the quarantine,
+    without those of pending plans.
+
+    Attributes:
+        event: Number of the newest event of the bronze pipeline that was followed.
+        digest: Digest of that event; see `event_rows.event_digest`.
+        publish: Which landed offsets were required.
+        pending: Numbers of the bronze plans that are left for a later commit. May contain numbers
+            of plans that are not required, because a long run needs less space than a short list.
+        decoded: The offsets that the commit decoded; None if the quarantine has to compare all
+            claimed offsets.
+        changes_quarantine: Whether the quarantine has to follow the commit.
+    """
+
+    event: int
+    digest: str
+    publish: PublishRule
+    pending: SpanSet
+    decoded: DecodedOffsets | None
+    changes_quarantine: bool
+
+    def as_metadata(self) -> dict[str, Any]:
+        """Return plain values for the metadata of a commit."""
+        return {
+            "form": _FORM,
+            "event": self.event,
+            "digest": self.digest,
+            "publish": str(self.publish),
+            "pending": _run_lists(self.pending),
+            "decoded": None
+            if self.decoded is None
+            else {
+                "plans": _run_lists(self.decoded.plans),
+                "spans": {each: span_lists(some) for each, some in self.decoded.spans.items()},
+            },
+            "changes_quarantine": self.changes_quarantine,
+        }
+
+    @classmethod
+    def from_metadata(cls, found: object) -> Self | None:
+        """Return the bookmark with this metadata.
+
+        Args:
+            found: Any value from JSON, because other programs write metadata too.
+
+        Returns:
+            None if the value is no bookmark of this form.
+        """
+        try:
+            return cls._parsed(found)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return None
+
+    @classmethod
+    def _parsed(cls, found: Any) -> Self:
+        if _number(found["form"]) != _FORM:
+            raise ValueError(f"form {_FORM}, not {found['form']}")
+        digest, changes_quarantine = found["digest"], found["changes_quarantine"]
+        if not isinstance(digest, str) or not isinstance(changes_quarantine, bool):
+            raise TypeError(f"a text and a boolean, not {digest!r} and {changes_quarantine!r}")
+        decoded = found["decoded"]
+        return cls(
+            event=_number(found["event"]),
+            digest=digest,
+            publish=PublishRule(found["publish"]),
+            pending=_runs(found["pending"]),
+            decoded=None
+            if decoded is None
+            else DecodedOffsets(
+                plans=_runs(decoded["plans"]),
+                spans={each: _spans(some) for each, some in decoded["spans"].items()},
+            ),
+            changes_quarantine=changes_quarantine,
+        )
+
+
+def limited_pending(pending: SpanSet) -> SpanSet:
+    """Return pending plans in at most `MAX_RUNS` runs.
+
+    If there are more, joins the runs with the fewest numbers between them. The plans of these
+    numbers become pending too: the next decode compares their offsets.
+    """
+    others = [Span(before.end, after.start) for before, after in pairwise(pending)]
+    others.sort(key=lambda each: each.size)
+    return SpanSet.of((*pending, *others[: max(0, len(pending.spans) - MAX_RUNS)]))
+
+
+def _run_lists(runs: SpanSet) -> list[list[int]]:
+    return [[run.start, run.end] for run in runs]
+
+
+def _runs(found: Any) -> SpanSet:
+    return SpanSet.of(Span(_number(start), _number(end)) for start, end in found)
+
+
+def _spans(found: Any) -> Mapping[int, SpanSet]:
+    return spans_by_partition(
+        (_number(partition), Span(_number(start), _number(end))) for partition, start, end in found
+    )
+
+
+def _number(found: Any) -> int:
+    if type(found) is not int or not 0 <= found < 2**63:
+        raise TypeError(f"a whole number of a Delta column, not {found!r}")
+    return found

@@ -1,0 +1,137 @@
+"""Tests of bookmarks: their metadata, and their limits."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidemark.core.bookmark import MAX_RUNS, Bookmark, DecodedOffsets, limited_pending
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.publication import PublishRule
+
+span_sets = st.lists(
+    st.tuples(st.integers(0, 2**62), st.integers(1, 10)).map(lambda s: Span(s[0], s[0] + s[1]))
+).map(SpanSet.of)
+decoded = st.builds(
+    DecodedOffsets,
+    plans=span_sets,
+    spans=st.dictionaries(
+        st.text(), st.dictionaries(st.integers(0, 9), span_sets.filter(bool)).filter(bool)
+    ),
+)
+bookmarks = st.builds(
+    Bookmark,
+    event=st.integers(1, 2**63 - 1),
+    digest=st.text(),
+    publish=st.sampled_from(PublishRule),
+    pending=span_sets,
+    decoded=st.none() | decoded,
+    changes_quarantine=st.booleans(),
+)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+METADATA = Bookmark(
+    event=17,
+    digest="5f2a",
+    publish=PublishRule.CHECKED,
+    pending=SpanSet.of([Span(3, 9), Span(12, 13)]),
+    decoded=DecodedOffsets(
+        plans=SpanSet.of([Span(1, 3)]), spans={"id-1": {0: SpanSet.of([Span(5, 7)])}}
+    ),
+    changes_quarantine=True,
+).as_metadata()
+
+
+@settings(max_examples=40, deadline=None)
+@given(bookmarks)
+def test_a_bookmark_is_read_from_its_metadata(bookmark: Bookmark) -> None:
+    assert Bookmark.from_metadata(json.loads(json.dumps(bookmark.as_metadata()))) == bookmark
+
+
+def test_metadata_have_runs_of_plan_numbers() -> None:
+    assert METADATA == {
+        "form": 1,
+        "event": 17,
+        "digest": "5f2a",
+        "publish": "checked",
+        "pending": [[3, 9], [12, 13]],
+        "decoded": {"plans": [[1, 3]], "spans": {"id-1": [[0, 5, 7]]}},
+        "changes_quarantine": True,
+    }
+
+
+@settings(max_examples=40, deadline=None)
+@given(values)
+def test_other_values_are_no_bookmark(value: Any) -> None:
+    assert Bookmark.from_metadata(value) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("form", 2),
+        ("form", True),
+        ("event", 17.0),
+        ("event", 2**63),
+        ("digest", 5),
+        ("publish", "sometimes"),
+        ("pending", None),
+        ("pending", [[9, 3]]),
+        ("pending", [[3, 4, 5]]),
+        ("pending", [["3", "4"]]),
+        ("decoded", {}),
+        ("decoded", 0),
+        ("decoded", {"plans": [], "spans": []}),
+        ("decoded", {"plans": [], "spans": {"id-1": [[0, 5]]}}),
+        ("changes_quarantine", None),
+    ],
+)
+def test_a_damaged_or_newer_bookmark_is_unknown(key: str, value: Any) -> None:
+    assert Bookmark.from_metadata({**METADATA, key: value}) is None
+    assert (
+        Bookmark.from_metadata({name: METADATA[name] for name in METADATA if name != key}) is None
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(sorted(METADATA)), values)
+def test_a_bookmark_with_any_other_value_raises_nothing(key: str, value: Any) -> None:
+    Bookmark.from_metadata({**METADATA, key: value})
+
+
+def test_a_year_of_pending_plans_is_one_run() -> None:
+    assert limited_pending(SpanSet.of_numbers(range(1, 100_001))).spans == (Span(1, 100_001),)
+
+
+def test_pending_plans_in_too_many_runs_contain_a_few_other_plans() -> None:
+    """The nearest runs are joined, so the least number of other plans is compared."""
+    numbers = [*range(0, 4 * MAX_RUNS, 4), *range(9_001, 9_101, 2)]
+    limited = limited_pending(SpanSet.of_numbers(numbers))
+    assert len(limited.spans) == MAX_RUNS
+    assert limited.size == len(numbers) + 49 + 3
+    assert all(number in limited for number in numbers)
+
+
+@given(st.sets(st.integers(0, 3 * MAX_RUNS)))
+def test_pending_plans_in_few_runs_are_exact(numbers: set[int]) -> None:
+    pending = SpanSet.of_numbers(numbers)
+    assert limited_pending(pending) == pending
+    assert all(before.end < after.start for before, after in pairwise(pending))
+
+
+def test_decoded_offsets_in_too_many_ranges_are_not_listed() -> None:
+    """A replay of single offsets, or of thousands of plans, lets the quarantine compare."""
+    few = SpanSet.of_numbers(range(0, 2 * MAX_RUNS, 2))
+    many = SpanSet.of_numbers(range(0, 2 * MAX_RUNS + 2, 2))
+    for spans in ({}, {"id-1": {0: few}}):
+        assert DecodedOffsets(plans=few, spans=spans).limited() is not None
+        assert DecodedOffsets(plans=many, spans=spans).limited() is None
+    assert DecodedOffsets(spans={"id-1": {0: few, 1: few}}).limited() is None
