@@ -7,13 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from random import Random
 from threading import Barrier, BrokenBarrierError
 from typing import TYPE_CHECKING, Any, get_args
 from unittest.mock import Mock
@@ -29,14 +28,16 @@ from deltalake.exceptions import CommitFailedError
 
 from tests.conftest import PROJECT
 from tests.core.test_events import decisions, history
+from tests.support.histories import pipeline_with_history
 from tests.support.memory import MemoryControlTable
 from tests.support.plans import MemoryPipeline, make_plan, wanted
 from tests.support.plans import append_events as append
 from tests.support.services import NOW
 from tidemark.bronze.ingest.protocols import ControlTable
 from tidemark.core.accounting import Landing, RangeCount
-from tidemark.core.errors import ControlTableDamaged, TidemarkError
-from tidemark.core.event_rows import encode
+from tidemark.core.bookmark import Bookmark
+from tidemark.core.errors import ControlTableDamaged
+from tidemark.core.event_rows import encode, event_digest
 from tidemark.core.events import (
     Adopted,
     ControlEvent,
@@ -52,11 +53,12 @@ from tidemark.core.events import (
     Undone,
     UndoStarted,
 )
-from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
+from tidemark.core.following import EventRows, PlansSince, read_since
+from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, PlanRef
-from tidemark.core.publication import PublicationStatus
+from tidemark.core.publication import PublicationStatus, PublishRule
 from tidemark.delta.conditional_writes import PROOF_PREFIX
 from tidemark.delta.control_table import COLUMNS, DeltaControlTable
 from tidemark.delta.errors import ControlConflict
@@ -219,97 +221,6 @@ def test_an_event_is_recorded_even_if_its_compaction_fails(
 # -- summaries -----------------------------------------------------------------------------------
 
 
-def pipeline_with_history(seed: int) -> MemoryPipeline:
-    """Return a pipeline after 60 random runs, backfills, corrections, RESTOREs and elections."""
-    chance = Random(seed)
-    pipeline = MemoryPipeline()
-    steps = {
-        "elect": 2,
-        "abandon": 2,
-        "restore": 1,
-        "recreate": 1,
-        "backfill": 2,
-        "replace": 3,
-        "undo": 1,
-        "plan": 4,
-        "miss": 2,
-        "decide": 6,
-    }
-    for number in range(60):
-        pipeline.kafka.produce("events", chance.randrange(2), chance.randrange(6))
-        with suppress(TidemarkError):
-            match chance.choices([*steps, "run"], [*steps.values(), 8])[0]:
-                case "elect":
-                    pipeline.kafka.elect("events", 0)
-                case "recreate":
-                    pipeline.kafka.create("events", 2, f"id-{number}")
-                    pipeline.decisions.accept_recreation("ops", "recreated")
-                case "backfill":
-                    request = wanted((0, 0, 2))
-                    pipeline.planner.backfill(request, RunOrigin(f"backfill-{number}"))
-                case "plan":
-                    pipeline.planner.plan(f"planned-{number}")
-                case "miss":
-                    with broken_reader(pipeline):
-                        pipeline.run(f"missing-{number}")
-                case "run":
-                    pipeline.run(f"run-{number}")
-                case step:
-                    correct(step, pipeline, chance)
-    return pipeline
-
-
-def correct(step: str, pipeline: MemoryPipeline, chance: Random) -> None:
-    """Abandon plans, restore the table, replace landed rows, or undo a plan."""
-    match step:
-        case "abandon":
-            for record in pipeline.ledger.open_plans():
-                pipeline.abandon.abandon(record.plan.sequence, "ops", "it hangs")
-        case "restore" if pipeline.table.commits:
-            pipeline.table.restore(chance.randrange(len(pipeline.table.commits)))
-            pipeline.repair.rewind("ops", "the table was restored")
-        case "replace":
-            start = chance.randrange(20)
-            spans = wanted((0, start, start + chance.randrange(1, 9)))
-            request = replace(spans, replaces=True)
-            plan = pipeline.planner.backfill(request, RunOrigin(f"replace-{chance.random()}")).plan
-            if plan and chance.random() < 0.8:
-                pipeline.ingest.execute(plan.sequence)
-        case "undo":
-            landed = [n for n, record in pipeline.ledger.plans.items() if record.held_now]
-            pipeline.undo.undo(chance.choice(landed or [1]), "ops", "wrong")
-        case "decide":
-            held = [record for record in pipeline.ledger.plans.values() if record.held_now]
-            if held:
-                decide(pipeline, chance.choice(held), chance)
-
-
-def decide(pipeline: MemoryPipeline, record: PlanRecord, chance: Random) -> None:
-    """Record a decision of a check or an operator about a landed plan."""
-    assert record.held_now is not None
-    status = chance.choice(list(PublicationStatus))
-    is_check = status in (PublicationStatus.PUBLISHED, PublicationStatus.BLOCKED)
-    decided = PublicationDecided(
-        sequence=record.plan.sequence,
-        status=status,
-        topic_id=record.plan.topic_id,
-        spans=record.held_now.spans(),
-        decided_by=None if is_check else "ops",
-    )
-    pipeline.control.append(CheckedLedger(pipeline.ledger), [decided], NOW)
-
-
-@contextmanager
-def broken_reader(pipeline: MemoryPipeline) -> Iterator[None]:
-    """Let the engine miss the last record of each plan."""
-    read = pipeline.table.read
-    pipeline.table.read = lambda plan: read(plan)[:-1]  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        del pipeline.table.read
-
-
 def state(ledger: Ledger) -> dict[str, Any]:
     """Return all that services read from a ledger."""
     places = {(r.plan.topic_id, p) for r in ledger.plans.values() for p in r.plan.spans()}
@@ -411,6 +322,25 @@ def test_a_summary_equals_the_summary_of_the_whole_ledger(
         assert table.plan_record("events", max(ledger.plans) + 1) is None
         refs = [each.plan.ref for each in ledger.plans.values()]
         assert list(table.plan_records(refs).values()) == list(ledger.plans.values())
+    for event in sorted({row["event_number"] for row in memory.rows})[::9]:
+        changes = plans_since(delta, event)
+        assert changes == plans_since(memory, event)
+        assert changes is not None
+
+
+def plans_since(table: EventRows, event: int) -> PlansSince | None:
+    """Return the plans that may have changed since an event, and some others."""
+    own = (row for row in table.rows_since("events", event) if row["event_number"] == event)
+    bookmark = Bookmark(
+        event=event,
+        digest=event_digest(own),
+        publish=PublishRule.CHECKED,
+        pending=SpanSet(),
+        decoded=None,
+        changes_quarantine=False,
+    )
+    others = SpanSet.of([Span(1, 3), Span(5, 6)])
+    return read_since(table, "events", bookmark, PublishRule.CHECKED, others)
 
 
 def test_plans_of_several_pipelines_are_read_at_once(tmp_path: Path) -> None:

@@ -257,6 +257,18 @@ class MemoryControlTable:
         }
         return {number: some for number, some in counts.items() if some}
 
+    def rows_since(self, pipeline: str, event: int) -> Sequence[Row]:
+        mine = (row for row in self.rows if row["pipeline"] == pipeline)
+        return [row for row in mine if row["event_number"] >= event]
+
+    def rows_of_plans(
+        self, pipeline: str, plans: SpanSet, *, with_replaced: bool = False
+    ) -> Sequence[Row]:
+        numbers = {number for run in plans for number in range(run.start, run.end)}
+        columns = ("plan_sequence", "superseded_by") if with_replaced else ("plan_sequence",)
+        mine = (row for row in self.rows if row["pipeline"] == pipeline)
+        return [row for row in mine if numbers & {row.get(column) for column in columns}]
+
     def throughput(self, pipeline: str) -> Throughput:
         by_event: dict[tuple[int, str], list[Row]] = defaultdict(list)
         mine = [row for row in self.rows if row["pipeline"] == pipeline]

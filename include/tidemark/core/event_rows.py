@@ -7,9 +7,11 @@ a whole plan or a whole pipeline is one row without a partition.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
@@ -42,6 +44,8 @@ Row: TypeAlias = dict[str, Any]
 """Values by column name; columns that an event does not use are absent, and null in the table."""
 
 _T = TypeVar("_T")
+
+_1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
 _KINDS: Mapping[EventKind, type[ControlEvent]] = {
     EventKind.STARTED: Started,
@@ -215,6 +219,32 @@ def check_no_duplicates(pipeline: str, rows: Iterable[Row]) -> None:
         seen.add(values)
     if duplicates:  # fence: duplicate-events-are-noticed
         raise ControlTableDamaged.by_duplicates(pipeline=pipeline, events=tuple(sorted(duplicates)))
+
+
+def event_digest(rows: Iterable[Row]) -> str:
+    """Return the SHA-256 of an event number's rows, in hexadecimal.
+
+    It depends on the values alone. The order of rows and columns, columns that are null, and the
+    engine that has read the rows do not matter.
+
+    Args:
+        rows: All rows with an event number of a pipeline.
+    """
+    contents = sorted(
+        json.dumps(
+            {column: _plain(value) for column, value in row.items() if value is not None},
+            sort_keys=True,
+        )
+        for row in rows
+    )
+    return hashlib.sha256("\n".join(contents).encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of a column as JSON has it; a time as microseconds since 1970."""
+    if isinstance(value, datetime):
+        return (value - _1970) // timedelta(microseconds=1)
+    return value
 
 
 def backfill_requests(history: Iterable[tuple[int, list[ControlEvent]]]) -> list[BackfillRequested]:

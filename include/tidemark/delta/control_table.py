@@ -18,7 +18,7 @@ from tidemark.core.errors import TidemarkError
 from tidemark.core.event_rows import Row, backfill_requests, decode, encode, losses
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind, LossAccepted
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
-from tidemark.core.offsets import Span
+from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import PlanOrigin, origin_columns
 from tidemark.core.plan import PlanRef
 from tidemark.core.plan_history import PlanEntry, plan_history, superseding_plans
@@ -30,7 +30,7 @@ from tidemark.delta.control_repair import translate_control_damage
 from tidemark.delta.copied_tables import append_rows, with_files
 from tidemark.delta.delta_errors import translates_delta_errors
 from tidemark.delta.errors import ControlConflict
-from tidemark.delta.ledger_summary import read_pipeline_rows, read_settled_counts
+from tidemark.delta.ledger_summary import in_runs, read_pipeline_rows, read_settled_counts
 from tidemark.delta.published_view import EFFECTIVE_DECISIONS
 from tidemark.delta.table_checks import check_names
 from tidemark.delta.table_io import (
@@ -169,6 +169,31 @@ class DeltaControlTable:
         if table is None or not _has_all_columns(table):
             return {}
         return read_settled_counts(table, pipeline, topic_id, partition, window)
+
+    @_reading
+    def rows_since(self, pipeline: str, event: int) -> Sequence[Row]:
+        """See `EventRows.rows_since`."""
+        return self._scan(pipeline, f"event_number >= {event}")
+
+    @_reading
+    def rows_of_plans(
+        self, pipeline: str, plans: SpanSet, *, with_replaced: bool = False
+    ) -> Sequence[Row]:
+        """See `EventRows.rows_of_plans`."""
+        if not plans:
+            return ()
+        wanted = in_runs("plan_sequence", plans)
+        if with_replaced:
+            wanted += f" OR {in_runs('superseded_by', plans)}"
+        return self._scan(pipeline, wanted)
+
+    def _scan(self, pipeline: str, wanted: str) -> list[Row]:
+        """Return the rows of a pipeline for which an SQL condition is true."""
+        table = self._with_rows(pipeline)
+        if table is None:
+            return []
+        own = f"pipeline = '{pipeline}' AND ({wanted})"
+        return python_rows(table.scan(predicate=own).read_all())
 
     @_reading
     def throughput(self, pipeline: str) -> Throughput:

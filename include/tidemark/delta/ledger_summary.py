@@ -7,7 +7,7 @@ memory. For few rows Python is four times faster.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -260,7 +260,9 @@ def read_pipeline_rows(table: DeltaTable, pipeline: str) -> PipelineRows:
     (events,) = rows(_NUMBERS)
     others = (row["event_number"] for row in rows(_OTHERS))
     return PipelineRows(
-        others=rows(_WHOLE.replace("{numbers}", _runs("event_number", others))),
+        others=rows(
+            _WHOLE.replace("{numbers}", in_runs("event_number", SpanSet.of_numbers(others)))
+        ),
         settled=settled,
         newest=events["newest"] or 0,
         present=events["present"],
@@ -287,10 +289,10 @@ def read_settled_counts(
     if not near:
         return {}
     # Whether a plan is settled depends on its events, and on the plans that replaced its rows.
-    replacing = rows(_REPLACING, _runs("plan_sequence", near))
+    replacing = rows(_REPLACING, in_runs("plan_sequence", SpanSet.of_numbers(near)))
     numbers = [*near, *(row["number"] for row in replacing)]
     for sql in (_EVENTS, _SETTLED, _RANGES):
-        rows(sql, _runs("plan_sequence", numbers))
+        rows(sql, in_runs("plan_sequence", SpanSet.of_numbers(numbers)))
     found: dict[int, list[RangeCount]] = {}
     for row in rows(_COUNTS):
         count = RangeCount(
@@ -322,7 +324,6 @@ def _spans(rows: list[dict[str, Any]]) -> Mapping[Place, SpanSet]:
     return {place: SpanSet.of(some) for place, some in spans.items()}
 
 
-def _runs(column: str, numbers: Iterable[int]) -> str:
-    """Return the SQL condition for some numbers; consecutive numbers form one range."""
-    runs = SpanSet.of(Span(number, number + 1) for number in numbers)
+def in_runs(column: str, runs: SpanSet) -> str:
+    """Return the SQL condition for numbers of a column, at least one."""
     return any_of([f"{column} BETWEEN {run.start} AND {run.end - 1}" for run in runs])

@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias
 from tidemark.core.accounting import Landing, RangeCount
 from tidemark.core.datafile import DataFile
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind, LossAccepted
+from tidemark.core.following import EventRows
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import PlanOrigin
@@ -120,7 +121,7 @@ class TopicLogReader(LogReader, Protocol):
         """
 
 
-class ControlReader(Protocol):
+class ControlReader(EventRows, Protocol):
     """Reads plans and their outcomes from the control table."""
 
     def ledger(self, pipeline: str) -> Ledger:

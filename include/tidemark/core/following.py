@@ -1,0 +1,286 @@
+"""The offsets of a bronze table that belong in the tables that are derived from it.
+
+Two sets follow from the events of a pipeline, by plan:
+
+- *required* offsets belong in the typed table or the quarantine: the published ones. With
+  `publish: always`, all landed offsets are required.
+- *allowed* offsets may stay there: the required ones, and landed offsets of plans without any
+  decision. After the loss of the control table, no plan has a decision.
+
+A bookmark names an earlier event. The difference between both events follows from the events
+since, and from all events of the plans that they affect (`read_since`). No other plan has other
+offsets at the two events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from tidemark.core.bookmark import Bookmark, DecodedOffsets
+from tidemark.core.event_rows import Row, check_no_duplicates, decode, event_digest
+from tidemark.core.events import EventKind
+from tidemark.core.ledger import Ledger, PlanRecord
+from tidemark.core.offsets import (
+    SpanSet,
+    difference_by_partition,
+    intersection_by_partition,
+)
+from tidemark.core.plan_history import superseding_plans
+from tidemark.core.publication import PublishRule
+
+VISIBLE_EVENTS = (
+    EventKind.LANDED,
+    EventKind.PUBLICATION_DECIDED,
+    EventKind.UNDO_STARTED,
+    EventKind.UNDONE,
+)
+"""Kinds of events that can change required or allowed offsets.
+
+A plan that replaces rows does so when it lands. A repair records a landing or an end of each plan
+that it changes.
+"""
+
+
+class Batch(NamedTuple):
+    """The rows of a plan. A repair may record a plan of another topic under a number in use."""
+
+    sequence: int
+    topic_id: str
+
+
+BatchOffsets: TypeAlias = Mapping[Batch, Mapping[int, SpanSet]]
+"""Offsets by batch and partition, without empty batches and partitions."""
+
+_NO_PLANS = SpanSet()
+
+
+def required(plans: Iterable[PlanRecord], publish: PublishRule) -> BatchOffsets:
+    """Return the offsets that belong in the typed table or the quarantine."""
+    if publish is PublishRule.ALWAYS:
+        return _by_batch(plans, _landed)
+    return _by_batch(plans, _published)
+
+
+def allowed(plans: Iterable[PlanRecord], publish: PublishRule) -> BatchOffsets:
+    """Return the offsets whose rows may stay in the typed table."""
+    if publish is PublishRule.ALWAYS:
+        return _by_batch(plans, _landed)
+    return _by_batch(plans, lambda each: _published(each) if each.decision else _landed(each))
+
+
+def claimed(plans: Iterable[PlanRecord], bookmark: Bookmark) -> BatchOffsets:
+    """Return the offsets that a bookmark claims.
+
+    Args:
+        plans: Plans at the event of the bookmark.
+        bookmark: The bookmark.
+    """
+    decoded = [plan for plan in plans if plan.plan.sequence not in bookmark.pending]
+    return required(decoded, bookmark.publish)
+
+
+def _by_batch(
+    plans: Iterable[PlanRecord], offsets: Callable[[PlanRecord], Mapping[int, SpanSet]]
+) -> BatchOffsets:
+    found = {Batch(each.plan.sequence, each.plan.topic_id): offsets(each) for each in plans}
+    return {batch: spans for batch, spans in found.items() if spans}
+
+
+def _landed(record: PlanRecord) -> Mapping[int, SpanSet]:
+    return record.held_now.spans() if record.held_now else {}
+
+
+def _published(record: PlanRecord) -> Mapping[int, SpanSet]:
+    decision = record.decision
+    if decision is None or not decision.status.is_visible:
+        return {}
+    return intersection_by_partition(_landed(record), decision.spans)
+
+
+def difference(some: BatchOffsets, others: BatchOffsets) -> BatchOffsets:
+    """Return the offsets of `some` that are not in `others`."""
+    left = {
+        batch: difference_by_partition(spans, others.get(batch, {}))
+        for batch, spans in some.items()
+    }
+    return {batch: spans for batch, spans in left.items() if spans}
+
+
+def decoded_part(offsets: BatchOffsets, decoded: DecodedOffsets | None) -> BatchOffsets:
+    """Return the part of some offsets that a commit decoded; all of them if that is unknown."""
+    if decoded is None:
+        return offsets
+    part = {
+        batch: spans
+        if batch.sequence in decoded.plans
+        else intersection_by_partition(spans, decoded.spans.get(batch.topic_id, {}))
+        for batch, spans in offsets.items()
+    }
+    return {batch: spans for batch, spans in part.items() if spans}
+
+
+# -- the plans since a bookmark ------------------------------------------------------------------
+
+
+class EventRows(Protocol):
+    """Reads rows of the control table."""
+
+    def rows_since(self, pipeline: str, event: int) -> Sequence[Row]:
+        """Return the rows of an event number and of all later ones."""
+
+    def rows_of_plans(
+        self, pipeline: str, plans: SpanSet, *, with_replaced: bool = False
+    ) -> Sequence[Row]:
+        """Return all rows of some plans.
+
+        Args:
+            pipeline: Pipeline name.
+            plans: Plan numbers.
+            with_replaced: Also return the `superseded` rows of plans whose rows they replace.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlansSince:
+    """Plans of a pipeline at an earlier and at the newest event.
+
+    Attributes:
+        event: Number of the newest event; 0 without events.
+        digest: Digest of that event.
+        is_visible: Whether an event since the earlier one can change required or allowed offsets.
+        before: The plans at the earlier event, by number.
+        now: The plans at the newest event, by number.
+    """
+
+    event: int
+    digest: str
+    is_visible: bool
+    before: Mapping[int, PlanRecord]
+    now: Mapping[int, PlanRecord]
+
+    def missing(self, bookmark: Bookmark | None, publish: PublishRule) -> BatchOffsets:
+        """Return the offsets that are required now, and that a bookmark does not claim."""
+        known = claimed(self.before.values(), bookmark) if bookmark else {}
+        return difference(required(self.now.values(), publish), known)
+
+    def surplus(self, bookmark: Bookmark, publish: PublishRule) -> BatchOffsets:
+        """Return the offsets that were allowed at a bookmark, and no longer are."""
+        were_allowed = allowed(self.before.values(), bookmark.publish)
+        return difference(were_allowed, allowed(self.now.values(), publish))
+
+
+def read_all(reader: EventRows, pipeline: str) -> PlansSince:
+    """Return all plans, for a typed table without a known bookmark."""
+    return _plans_since(pipeline, reader.rows_since(pipeline, 0), earlier=0)
+
+
+def read_since(
+    reader: EventRows,
+    pipeline: str,
+    bookmark: Bookmark,
+    publish: PublishRule,
+    more: SpanSet = _NO_PLANS,
+) -> PlansSince | None:
+    """Return the plans that may have other required or allowed offsets than at a bookmark.
+
+    Args:
+        reader: Reads the control table.
+        pipeline: Pipeline name.
+        bookmark: The bookmark.
+        publish: The present rule. If the bookmark has another rule, every plan may differ, so all
+            plans are read.
+        more: Numbers of other plans to return, for example of pending plans.
+
+    Returns:
+        None if the bookmark is unknown: the ledger does not have its event.
+
+    Raises:
+        ControlTableDamaged: The control table has a row more than once.
+    """
+    is_other_rule = bookmark.publish is not publish
+    recent = reader.rows_since(pipeline, 0 if is_other_rule else bookmark.event)
+    if _digest_of(recent, bookmark.event) != bookmark.digest:
+        return None
+    if is_other_rule:
+        return _plans_since(pipeline, recent, earlier=bookmark.event)
+    changed = SpanSet.of_numbers(
+        row["plan_sequence"]
+        for row in recent
+        if row["event_number"] > bookmark.event
+        and row["event"] in VISIBLE_EVENTS
+        and row["plan_sequence"] is not None
+    )
+    histories = _histories(reader, pipeline, changed.union(more))
+    return _plans_since(pipeline, recent, earlier=bookmark.event, histories=histories)
+
+
+class _Histories(NamedTuple):
+    """All events of some plans.
+
+    Attributes:
+        rows: Their rows, and those of the plans that replaced some of their rows.
+        plans: The numbers of the plans.
+    """
+
+    rows: Collection[Row]
+    plans: SpanSet
+
+
+def _histories(reader: EventRows, pipeline: str, plans: SpanSet) -> _Histories:
+    """Read the events of plans, and of the plans whose rows they replace.
+
+    The offsets of a plan also depend on whether the plans have landed that replace its rows.
+    """
+    found: dict[frozenset[tuple[str, Any]], Row] = {}
+
+    def read(wanted: SpanSet, *, with_replaced: bool = False) -> None:
+        rows = reader.rows_of_plans(pipeline, wanted, with_replaced=with_replaced) if wanted else ()
+        check_no_duplicates(pipeline, rows)
+        found.update((frozenset(row.items()), row) for row in rows)
+
+    read(plans, with_replaced=True)
+    replaced = SpanSet.of_numbers(row["plan_sequence"] for row in found.values()).difference(plans)
+    read(replaced)
+    plans = plans.union(replaced)
+    read(SpanSet.of_numbers(superseding_plans(found.values())).difference(plans))
+    return _Histories(found.values(), plans)
+
+
+def _digest_of(rows: Iterable[Row], event: int) -> str:
+    return event_digest(row for row in rows if row["event_number"] == event)
+
+
+def _plans_since(
+    pipeline: str, recent: Sequence[Row], *, earlier: int, histories: _Histories | None = None
+) -> PlansSince:
+    """Return plans at two events.
+
+    Args:
+        pipeline: Pipeline name.
+        recent: All rows since the earlier event.
+        earlier: The earlier event.
+        histories: The events of the plans; None if `recent` has all events.
+    """
+    newest = max((row["event_number"] for row in recent), default=0)
+    history = decode(pipeline, histories.rows if histories else recent)
+
+    def plans_at(event: int) -> Mapping[int, PlanRecord]:
+        # Another process may have recorded later events after `recent` was read.
+        plans = Ledger.fold(pipeline, [each for each in history if each[0] <= event]).plans
+        return {
+            number: record
+            for number, record in plans.items()
+            if histories is None or number in histories.plans
+        }
+
+    return PlansSince(
+        event=newest,
+        digest=_digest_of(recent, newest),
+        is_visible=any(
+            row["event"] in VISIBLE_EVENTS for row in recent if row["event_number"] > earlier
+        ),
+        before=plans_at(earlier),
+        now=plans_at(newest),
+    )
