@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from tests.model.actors import Answer, Call, Done, Port, Script, resume_over
 from tests.model.follow_world import (
+    Bookmark,
     Change,
     CommitName,
     Event,
@@ -20,7 +21,6 @@ from tests.model.follow_world import (
     Kind,
     Place,
     Policy,
-    Position,
     Refused,
     Table,
     commits_since,
@@ -263,7 +263,7 @@ class Derived:
         change: Change,
         remove: Collection[Any],
         add: Collection[Any],
-        note: Position | CommitName,
+        note: Bookmark | CommitName,
         *,
         exact: bool = True,
     ) -> Table:
@@ -286,21 +286,21 @@ class Derived:
         rows = self.table.rows - frozenset(remove)
         twice = {row._replace(copies=2) for row in rows & frozenset(add) if change is Change.DECODE}
         rows |= frozenset(add) | twice
-        if isinstance(note, Position):
+        if isinstance(note, Bookmark):
             self._account(note)
         self.world.append_commit(self.name, change, rows, note)
         return self.table
 
-    def _account(self, position: Position) -> None:
+    def _account(self, bookmark: Bookmark) -> None:
         """Remove deleted rows that may come back with this commit."""
-        allowed = view_of(position.history).allowed(position.policy)
-        if position.compared:
+        allowed = view_of(bookmark.history).allowed(bookmark.policy)
+        if bookmark.compared:
             self.world.deleted = frozenset()
-        elif position.requested:
+        elif bookmark.requested:
             self.world.deleted = frozenset(
                 place
-                for place in self.world.deleted - position.places
-                if place.plan not in position.pending
+                for place in self.world.deleted - bookmark.places
+                if place.plan not in bookmark.pending
             )
         self.world.deleted &= allowed
 
@@ -333,10 +333,10 @@ class Derived:
     def _limit_deletions(self) -> None:
         """Let the rows count as deleted that the log of a copy has deleted and its rows lack."""
         commits = self.table.commits
-        positions = [each.note for each in commits if isinstance(each.note, Position)]
-        view = view_of(positions[-1].history if positions else ())
-        policy = positions[-1].policy if positions else Policy.CHECKED
-        pending = positions[-1].pending if positions else frozenset()
+        bookmarks = [each.note for each in commits if isinstance(each.note, Bookmark)]
+        view = view_of(bookmarks[-1].history if bookmarks else ())
+        policy = bookmarks[-1].policy if bookmarks else Policy.CHECKED
+        pending = bookmarks[-1].pending if bookmarks else frozenset()
         gone = [
             row.place
             for before, commit in pairwise(commits)

@@ -1,13 +1,13 @@
 """The invariants of derived tables, as predicates over a world.
 
 F1 No offset is twice in the typed table.
-F2 The typed table has no row of a place that the events up to its position do not allow.
-F3 If the quarantine has followed the typed table, each place that the position claims is in one of
+F2 The typed table has no row of a place that the events up to its bookmark do not allow.
+F3 If the quarantine has followed the typed table, each place that the bookmark claims is in one of
    them, unless another program deleted it.
-F4 If the quarantine has followed the typed table, no place is in both, and the position
+F4 If the quarantine has followed the typed table, no place is in both, and the bookmark
    claims each entry.
 F5 Following adds no row that another program deleted.
-F6 The position moves forward in one history, and not behind a decode that has ended.
+F6 The bookmark moves forward in one history, and not behind a decode that has ended.
 F7 From each world, an operator and repeated decodes reach the end. Then both tables together have
    exactly the published rows, and the upsert table has the newest row of each key. Each row and
    entry is right for some rules.
@@ -31,11 +31,11 @@ from tests.model.follow_programs import (
     settle,
 )
 from tests.model.follow_world import (
+    Bookmark,
     Change,
     FollowWorld,
     Kind,
     Place,
-    Position,
     Refused,
     decodes,
     view_of,
@@ -61,25 +61,25 @@ def check_world(world: FollowWorld) -> None:
     _require(not more, "F1", f"keys that are in the upsert table more than once: {more}")
     last = last_decode(world.typed, ALL)
     if last is not None:
-        _check_position(world, last.note)
+        _check_bookmark(world, last.note)
 
 
-def _check_position(world: FollowWorld, position: Position) -> None:
-    view = view_of(position.history)
-    allowed = view.allowed(position.policy)
+def _check_bookmark(world: FollowWorld, bookmark: Bookmark) -> None:
+    view = view_of(bookmark.history)
+    allowed = view.allowed(bookmark.policy)
     typed = frozenset(row.place for row in world.typed.rows)
     extra = sorted(typed - allowed)
-    _require(not extra, "F2", f"typed rows that event {position.event} does not allow: {extra}")
+    _require(not extra, "F2", f"typed rows that event {bookmark.event} does not allow: {extra}")
     if changes_for_quarantine(world.typed, world.quarantine, ALL) != ():
         return
     entries: frozenset[Place] = world.quarantine.rows
-    claimed = claimed_at(view, position.policy, position.pending)
+    claimed = claimed_at(view, bookmark.policy, bookmark.pending)
     missing = sorted(claimed - typed - entries - world.deleted - world.lost)
-    _require(not missing, "F3", f"claimed at event {position.event}, and in no table: {missing}")
+    _require(not missing, "F3", f"claimed at event {bookmark.event}, and in no table: {missing}")
     both = sorted(typed & entries)
-    _require(not both, "F4", f"in both tables at event {position.event}: {both}")
+    _require(not both, "F4", f"in both tables at event {bookmark.event}: {both}")
     extra = sorted(entries - claimed)
-    _require(not extra, "F4", f"entries not claimed at event {position.event}: {extra}")
+    _require(not extra, "F4", f"entries not claimed at event {bookmark.event}: {extra}")
 
 
 def check_step(before: FollowWorld, after: FollowWorld) -> None:
@@ -94,11 +94,11 @@ def check_step(before: FollowWorld, after: FollowWorld) -> None:
     commit = after.typed.commits[-1]
     if commit.change is not Change.DECODE:
         return
-    position: Position = commit.note
-    if position.compared:
+    bookmark: Bookmark = commit.note
+    if bookmark.compared:
         first = all(each.change is not Change.DECODE for each in before.typed.commits)
         _require(before.disturbed or first, "F8", "a comparison of an undisturbed table")
-    elif not position.requested:
+    elif not bookmark.requested:
         back = {row.place for row in commit.rows - before.typed.rows} & before.deleted
         _require(not back, "F5", f"rows that another program deleted are back: {sorted(back)}")
     earlier = [c.note.history for c in before.typed.log if c.change is Change.DECODE][-1:]
@@ -107,7 +107,7 @@ def check_step(before: FollowWorld, after: FollowWorld) -> None:
             continue
         newest = [n for n, event in enumerate(history, 1) if event.kind is not Kind.PLANNED]
         since = max(newest, default=0)
-        _require(position.event >= since, "F6", f"from event {since} back to {position.event}")
+        _require(bookmark.event >= since, "F6", f"from event {since} back to {bookmark.event}")
 
 
 def check_end(_: FollowWorld, done: Done, errors: Container[str]) -> None:

@@ -18,6 +18,7 @@ from tests.model.follow_actors import (
     divergence,
 )
 from tests.model.follow_world import (
+    Bookmark,
     Change,
     Commit,
     CommitName,
@@ -27,7 +28,6 @@ from tests.model.follow_world import (
     Kind,
     Place,
     Policy,
-    Position,
     Refused,
     Table,
     TypedRow,
@@ -61,19 +61,19 @@ class Guards:
     replacement_awaited: bool = True
     """A plan whose rows an open plan may have replaced stays pending."""
     event_digest: bool = True
-    """A position names its event by number and digest."""
+    """A bookmark names its event by number and digest."""
     policy_stored: bool = True
-    """A position has the policy of its decoder."""
+    """A bookmark has the policy of its decoder."""
     pending_stored: bool = True
-    """A position has the plans that a commit left for later."""
+    """A bookmark has the plans that a commit left for later."""
     commits_known: bool = True
     """After the last commit of a decoder, the typed table has no commit of an unknown kind."""
     present_left_out: bool = True
     """A place that the typed table has is not added."""
     allowed_removed: bool = True
     """All places that are no longer allowed are removed, not only required ones."""
-    position_moves: bool = True
-    """A commit moves the position past each visible event, even if it changes no row."""
+    bookmark_moves: bool = True
+    """A commit moves the bookmark past each visible event, even if it changes no row."""
     typed_exact: bool = True
     """The commit to the typed table follows the version that was read."""
     quarantine_last: bool = True
@@ -122,13 +122,13 @@ class Decoder:
     guards: Guards = ALL
 
 
-def position_of(typed: Table, events: Events, guards: Guards) -> Position | None:
-    """Return the position of the typed table; None if its rows have to be compared."""
+def bookmark_of(typed: Table, events: Events, guards: Guards) -> Bookmark | None:
+    """Return the bookmark of the typed table; None if its rows have to be compared."""
     last = last_decode(typed, guards)
     if last is None:
         return None
-    position: Position = last.note
-    return position if _is_in_history(position, events, guards) else None
+    bookmark: Bookmark = last.note
+    return bookmark if _is_in_history(bookmark, events, guards) else None
 
 
 def last_decode(typed: Table, guards: Guards) -> Commit | None:
@@ -140,10 +140,10 @@ def last_decode(typed: Table, guards: Guards) -> Commit | None:
     return None
 
 
-def _is_in_history(position: Position, events: Events, guards: Guards) -> bool:
-    if len(events) < position.event or position.event == 0:
-        return position.event == 0
-    return not guards.event_digest or events[position.event - 1].digest == position.digest
+def _is_in_history(bookmark: Bookmark, events: Events, guards: Guards) -> bool:
+    if len(events) < bookmark.event or bookmark.event == 0:
+        return bookmark.event == 0
+    return not guards.event_digest or events[bookmark.event - 1].digest == bookmark.digest
 
 
 def changes_for_quarantine(
@@ -216,8 +216,8 @@ class _Work:
     Attributes:
         missing: Places to decode.
         surplus: Places to remove.
-        claimed: Places that the position claims.
-        pending: Plans that the position does not claim yet.
+        claimed: Places that the bookmark claims.
+        pending: Plans that the bookmark does not claim yet.
     """
 
     missing: frozenset[Place]
@@ -226,11 +226,11 @@ class _Work:
     pending: frozenset[int]
 
 
-def _work(opened: _Opened, position: Position | None, decoder: Decoder) -> _Work:
+def _work(opened: _Opened, bookmark: Bookmark | None, decoder: Decoder) -> _Work:
     view, guards = view_of(opened.events), decoder.guards
     required, allowed = view.required(decoder.policy), view.allowed(decoder.policy)
     present = frozenset(row.place for row in opened.typed.rows)
-    if position is None:
+    if bookmark is None:
         nothing: frozenset[Place] = frozenset()
         return _Work(
             missing=required - present,
@@ -238,18 +238,18 @@ def _work(opened: _Opened, position: Position | None, decoder: Decoder) -> _Work
             claimed=nothing,
             pending=frozenset(),
         )
-    policy = position.policy if guards.policy_stored else decoder.policy
-    before = view_of(opened.events[: position.event])
-    claimed = claimed_at(before, policy, position.pending)
+    policy = bookmark.policy if guards.policy_stored else decoder.policy
+    before = view_of(opened.events[: bookmark.event])
+    claimed = claimed_at(before, policy, bookmark.pending)
     missing = required - claimed
     if guards.present_left_out:
         missing -= present
     left = before.allowed(policy) if guards.allowed_removed else before.required(policy)
-    return _Work(missing=missing, surplus=left - allowed, claimed=claimed, pending=position.pending)
+    return _Work(missing=missing, surplus=left - allowed, claimed=claimed, pending=bookmark.pending)
 
 
 def claimed_at(view: View, policy: Policy, pending: frozenset[int]) -> frozenset[Place]:
-    """Return the places that a position claims to be decoded."""
+    """Return the places that a bookmark claims to be decoded."""
     return frozenset(place for place in view.required(policy) if place.plan not in pending)
 
 
@@ -284,8 +284,8 @@ def _round(ports: Ports, decoder: Decoder, again: frozenset[int] = frozenset()) 
     opened = _open(ports, guards)
     if not opened.events:
         return opened.events
-    position = position_of(opened.typed, opened.events, guards)
-    work = _work(opened, position, decoder)
+    bookmark = bookmark_of(opened.typed, opened.events, guards)
+    work = _work(opened, bookmark, decoder)
     rows = opened.bronze.rows if guards.bronze_as_opened else ports.bronze.rows_now()
     chosen, pending = _chosen(work, opened, decoder, rows)
     required = view_of(opened.events).required(decoder.policy)
@@ -303,27 +303,27 @@ def _round(ports: Ports, decoder: Decoder, again: frozenset[int] = frozenset()) 
     )
     removed = frozenset(row for row in opened.typed.rows if row.place in work.surplus | repeated)
     unclaimed = work.claimed - claimed_at(view_of(opened.events), decoder.policy, pending)
-    moved = position is None or any(
-        event.kind in _VISIBLE for event in opened.events[position.event :]
+    moved = bookmark is None or any(
+        event.kind in _VISIBLE for event in opened.events[bookmark.event :]
     )
-    moved |= position is not None and position.policy is not decoder.policy
-    changed = bool(places or removed or work.surplus) or pending != work.pending or position is None
+    moved |= bookmark is not None and bookmark.policy is not decoder.policy
+    changed = bool(places or removed or work.surplus) or pending != work.pending or bookmark is None
     typed = opened.typed
-    if changed or (moved and guards.position_moves):
+    if changed or (moved and guards.bookmark_moves):
         number, stored = len(opened.events), opened.events
         if pending and not guards.pending_stored:
-            # The position stays where it was until the last chunk.
-            number = position.event if position else 0
+            # The bookmark stays where it was until the last chunk.
+            number = bookmark.event if bookmark else 0
             stored = opened.events[:number]
-        note = Position(
+        note = Bookmark(
             event=number,
             digest=stored[-1].digest if stored else 0,
             policy=decoder.policy,
             pending=pending if guards.pending_stored else frozenset(),
             places=places if guards.places_stored else frozenset(),
             announces=guards.change_announced
-            and bool(repeated or unclaimed or position is None or len(decoded) < len(places)),
-            compared=position is None,
+            and bool(repeated or unclaimed or bookmark is None or len(decoded) < len(places)),
+            compared=bookmark is None,
             requested=bool(again),
             history=stored,
         )
@@ -341,7 +341,7 @@ def _round(ports: Ports, decoder: Decoder, again: frozenset[int] = frozenset()) 
 
 
 def _after(
-    typed: Table, removed: frozenset[TypedRow], decoded: frozenset[TypedRow], note: Position
+    typed: Table, removed: frozenset[TypedRow], decoded: frozenset[TypedRow], note: Bookmark
 ) -> Table:
     """Return the typed table as it will be; its last commit is not made yet."""
     rows = (typed.rows - removed) | decoded
@@ -365,9 +365,9 @@ def _index(
     last = last_decode(typed, guards)
     if changes == () or last is None:
         return
-    position: Position = last.note
+    bookmark: Bookmark = last.note
     view = view_of(opened.events)
-    claimed = claimed_at(view, decoder.policy, position.pending)
+    claimed = claimed_at(view, decoder.policy, bookmark.pending)
     present = frozenset(row.place for row in typed.rows)
     candidates = claimed
     if changes is not None:
@@ -411,7 +411,7 @@ def from_scratch(decoder: Decoder) -> FollowProgram:
         if not opened.events:
             return
         places = view_of(opened.events).required(decoder.policy)
-        note = Position(
+        note = Bookmark(
             event=len(opened.events),
             digest=opened.events[-1].digest,
             policy=decoder.policy,

@@ -282,7 +282,7 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Position:
+class Bookmark:
     """The metadata of a commit of a decoder to the typed table.
 
     Attributes:

@@ -24,7 +24,7 @@ BUGS = [
     ("commits_known", "RESTORE of the typed table", "F7: published, and in no table"),
     ("present_left_out", "RESTORE of the typed table, and a decoder in chunks", "F1"),
     ("allowed_removed", "a decision after a lost ledger", "F2"),
-    ("position_moves", "a zombie, a decision, and a decoder", "F6"),
+    ("bookmark_moves", "a zombie, a decision, and a decoder", "F6"),
     ("typed_exact", "two decoders", "F8: a comparison"),
     ("quarantine_last", "a replay and a decoder", "F4"),
     ("quarantine_exact", "a change of the policy", "F3"),
