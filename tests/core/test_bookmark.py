@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemark.core.bookmark import MAX_RUNS, Bookmark, DecodedOffsets, limited_pending
+from tidemark.core.bookmark import MAX_RUNS, Bookmark, OffsetList, limited_pending
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.publication import PublishRule
 
 span_sets = st.lists(
     st.tuples(st.integers(0, 2**62), st.integers(1, 10)).map(lambda s: Span(s[0], s[0] + s[1]))
 ).map(SpanSet.of)
-decoded = st.builds(
-    DecodedOffsets,
+lists = st.builds(
+    OffsetList,
     plans=span_sets,
     spans=st.dictionaries(
         st.text(), st.dictionaries(st.integers(0, 9), span_sets.filter(bool)).filter(bool)
@@ -30,7 +30,8 @@ bookmarks = st.builds(
     digest=st.text(),
     publish=st.sampled_from(PublishRule),
     pending=span_sets,
-    decoded=st.none() | decoded,
+    decoded=st.none() | lists,
+    removed=st.none() | lists,
     changes_quarantine=st.booleans(),
 )
 values = st.recursive(
@@ -43,9 +44,10 @@ METADATA = Bookmark(
     digest="5f2a",
     publish=PublishRule.CHECKED,
     pending=SpanSet.of([Span(3, 9), Span(12, 13)]),
-    decoded=DecodedOffsets(
+    decoded=OffsetList(
         plans=SpanSet.of([Span(1, 3)]), spans={"id-1": {0: SpanSet.of([Span(5, 7)])}}
     ),
+    removed=OffsetList(),
     changes_quarantine=True,
 ).as_metadata()
 
@@ -64,6 +66,7 @@ def test_metadata_have_runs_of_plan_numbers() -> None:
         "publish": "checked",
         "pending": [[3, 9], [12, 13]],
         "decoded": {"plans": [[1, 3]], "spans": {"id-1": [[0, 5, 7]]}},
+        "removed": {"plans": [], "spans": {}},
         "changes_quarantine": True,
     }
 
@@ -91,6 +94,7 @@ def test_other_values_are_no_bookmark(value: Any) -> None:
         ("decoded", 0),
         ("decoded", {"plans": [], "spans": []}),
         ("decoded", {"plans": [], "spans": {"id-1": [[0, 5]]}}),
+        ("removed", []),
         ("changes_quarantine", None),
     ],
 )
@@ -127,11 +131,11 @@ def test_pending_plans_in_few_runs_are_exact(numbers: set[int]) -> None:
     assert all(before.end < after.start for before, after in pairwise(pending))
 
 
-def test_decoded_offsets_in_too_many_ranges_are_not_listed() -> None:
-    """A replay of single offsets, or of thousands of plans, lets the quarantine compare."""
+def test_offsets_in_too_many_ranges_are_not_listed() -> None:
+    """For example of a replay of single offsets, or of thousands of plans."""
     few = SpanSet.of_numbers(range(0, 2 * MAX_RUNS, 2))
     many = SpanSet.of_numbers(range(0, 2 * MAX_RUNS + 2, 2))
     for spans in ({}, {"id-1": {0: few}}):
-        assert DecodedOffsets(plans=few, spans=spans).limited() is not None
-        assert DecodedOffsets(plans=many, spans=spans).limited() is None
-    assert DecodedOffsets(spans={"id-1": {0: few, 1: few}}).limited() is None
+        assert OffsetList(plans=few, spans=spans).limited() is not None
+        assert OffsetList(plans=many, spans=spans).limited() is None
+    assert OffsetList(spans={"id-1": {0: few, 1: few}}).limited() is None

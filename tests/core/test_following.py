@@ -19,7 +19,7 @@ from tests.support.memory import MemoryControlTable
 from tests.support.plans import make_plan
 from tests.support.services import NOW
 from tidemark.core.accounting import Landing, RangeCount
-from tidemark.core.bookmark import Bookmark, DecodedOffsets
+from tidemark.core.bookmark import Bookmark, OffsetList
 from tidemark.core.errors import ControlTableDamaged
 from tidemark.core.event_rows import Row, decode, encode, event_digest
 from tidemark.core.events import (
@@ -41,8 +41,8 @@ from tidemark.core.following import (
     BatchOffsets,
     allowed,
     claimed,
-    decoded_part,
     difference,
+    listed_part,
     read_all,
     read_since,
     required,
@@ -97,6 +97,7 @@ def bookmark_at(
         publish=publish,
         pending=SpanSet.of_numbers(pending),
         decoded=None,
+        removed=None,
         changes_quarantine=False,
     )
 
@@ -216,13 +217,13 @@ def test_a_bookmark_does_not_claim_pending_plans() -> None:
     assert offsets(claimed(plans, bookmark_at(table, 3))) == [*WHOLE, (2, 0, 5, 9)]
 
 
-def test_the_decoded_part_of_some_offsets() -> None:
-    """Whole plans by number, the rest by offset; all offsets if the commit does not list them."""
+def test_the_listed_part_of_some_offsets() -> None:
+    """Whole plans by number, the rest by offset; all offsets without a list."""
     whole, part = {0: SpanSet.of([Span(0, 9)])}, {0: SpanSet.of([Span(4, 6)])}
     some = {Batch(1, "id-1"): whole, Batch(2, "id-1"): whole, Batch(3, "id-2"): whole}
-    listed = DecodedOffsets(plans=SpanSet.of_numbers([1]), spans={"id-1": part})
-    assert decoded_part(some, listed) == {Batch(1, "id-1"): whole, Batch(2, "id-1"): part}
-    assert decoded_part(some, None) == some
+    listed = OffsetList(plans=SpanSet.of_numbers([1]), spans={"id-1": part})
+    assert listed_part(some, listed) == {Batch(1, "id-1"): whole, Batch(2, "id-1"): part}
+    assert listed_part(some, None) == some
 
 
 # -- the plans since a bookmark ------------------------------------------------------------------

@@ -337,6 +337,7 @@ def plans_since(table: EventRows, event: int) -> PlansSince | None:
         publish=PublishRule.CHECKED,
         pending=SpanSet(),
         decoded=None,
+        removed=None,
         changes_quarantine=False,
     )
     others = SpanSet.of([Span(1, 3), Span(5, 6)])

@@ -24,11 +24,11 @@ _FORM = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecodedOffsets:
-    """The offsets that a commit decoded.
+class OffsetList:
+    """The offsets that a commit decoded or removed.
 
     Attributes:
-        plans: Numbers of the bronze plans whose offsets were decoded.
+        plans: Numbers of the bronze plans whose offsets are all in the list.
         spans: Offsets of other plans, for example of a replay, by topic id and partition.
     """
 
@@ -39,6 +39,21 @@ class DecodedOffsets:
         """Return the same offsets; None if they have more than `MAX_RUNS` runs or ranges."""
         ranges = [span for some in self.spans.values() for each in some.values() for span in each]
         return None if max(len(self.plans.spans), len(ranges)) > MAX_RUNS else self
+
+    def as_metadata(self) -> dict[str, Any]:
+        """Return plain values for the metadata of a commit."""
+        return {
+            "plans": _run_lists(self.plans),
+            "spans": {each: span_lists(some) for each, some in self.spans.items()},
+        }
+
+    @classmethod
+    def parsed(cls, found: Any) -> Self:
+        """Return the list with some metadata; raises TypeError and others for other values."""
+        return cls(
+            plans=_runs(found["plans"]),
+            spans={each: _spans(some) for each, some in found["spans"].items()},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +69,10 @@ class Bookmark:
         publish: Which landed offsets were required.
         pending: Numbers of the bronze plans that are left for a later commit. May contain numbers
             of plans that are not required, because a long run needs less space than a short list.
-        decoded: The offsets that the commit decoded; None if the quarantine has to compare all
-            claimed offsets.
+        decoded: The offsets that the commit decoded; None if there are too many to list. The
+            quarantine then compares all claimed offsets.
+        removed: The offsets of removed rows, or of rows that a replay replaced; None if there are
+            too many. The upsert table is then rebuilt.
         changes_quarantine: Whether the quarantine has to follow the commit.
     """
 
@@ -63,7 +80,8 @@ class Bookmark:
     digest: str
     publish: PublishRule
     pending: SpanSet
-    decoded: DecodedOffsets | None
+    decoded: OffsetList | None
+    removed: OffsetList | None
     changes_quarantine: bool
 
     def as_metadata(self) -> dict[str, Any]:
@@ -74,12 +92,8 @@ class Bookmark:
             "digest": self.digest,
             "publish": str(self.publish),
             "pending": _run_lists(self.pending),
-            "decoded": None
-            if self.decoded is None
-            else {
-                "plans": _run_lists(self.decoded.plans),
-                "spans": {each: span_lists(some) for each, some in self.decoded.spans.items()},
-            },
+            "decoded": self.decoded and self.decoded.as_metadata(),
+            "removed": self.removed and self.removed.as_metadata(),
             "changes_quarantine": self.changes_quarantine,
         }
 
@@ -105,18 +119,17 @@ class Bookmark:
         digest, changes_quarantine = found["digest"], found["changes_quarantine"]
         if not isinstance(digest, str) or not isinstance(changes_quarantine, bool):
             raise TypeError(f"a text and a boolean, not {digest!r} and {changes_quarantine!r}")
-        decoded = found["decoded"]
+        decoded, removed = (
+            None if found[name] is None else OffsetList.parsed(found[name])
+            for name in ("decoded", "removed")
+        )
         return cls(
             event=_number(found["event"]),
             digest=digest,
             publish=PublishRule(found["publish"]),
             pending=_runs(found["pending"]),
-            decoded=None
-            if decoded is None
-            else DecodedOffsets(
-                plans=_runs(decoded["plans"]),
-                spans={each: _spans(some) for each, some in decoded["spans"].items()},
-            ),
+            decoded=decoded,
+            removed=removed,
             changes_quarantine=changes_quarantine,
         )
 

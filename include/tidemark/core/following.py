@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from tidemark.core.bookmark import Bookmark, DecodedOffsets
+from tidemark.core.bookmark import Bookmark, OffsetList
 from tidemark.core.event_rows import Row, check_no_duplicates, decode, event_digest
 from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger, PlanRecord
@@ -108,14 +108,14 @@ def difference(some: BatchOffsets, others: BatchOffsets) -> BatchOffsets:
     return {batch: spans for batch, spans in left.items() if spans}
 
 
-def decoded_part(offsets: BatchOffsets, decoded: DecodedOffsets | None) -> BatchOffsets:
-    """Return the part of some offsets that a commit decoded; all of them if that is unknown."""
-    if decoded is None:
+def listed_part(offsets: BatchOffsets, listed: OffsetList | None) -> BatchOffsets:
+    """Return the part of some offsets that is in a list; all of them without a list."""
+    if listed is None:
         return offsets
     part = {
         batch: spans
-        if batch.sequence in decoded.plans
-        else intersection_by_partition(spans, decoded.spans.get(batch.topic_id, {}))
+        if batch.sequence in listed.plans
+        else intersection_by_partition(spans, listed.spans.get(batch.topic_id, {}))
         for batch, spans in offsets.items()
     }
     return {batch: spans for batch, spans in part.items() if spans}
