@@ -24,8 +24,14 @@ def pipeline_with_history(seed: int, *, with_repairs: bool = False) -> MemoryPip
         seed: Seed of all choices.
         with_repairs: Also kill undos, and rebuild the control table after a loss of events.
     """
-    chance = Random(seed)
     pipeline = MemoryPipeline()
+    for _ in random_steps(pipeline, Random(seed), with_repairs=with_repairs):
+        pass
+    return pipeline
+
+
+def random_steps(pipeline: MemoryPipeline, chance: Random, *, with_repairs: bool) -> Iterator[None]:
+    """Take 60 random steps of a pipeline; pause after each. See `pipeline_with_history`."""
     steps = {
         "elect": 2,
         "abandon": 2,
@@ -61,7 +67,7 @@ def pipeline_with_history(seed: int, *, with_repairs: bool = False) -> MemoryPip
                     pipeline.run(f"run-{number}")
                 case step:
                     _correct(step, pipeline, chance)
-    return pipeline
+        yield
 
 
 def _correct(step: str, pipeline: MemoryPipeline, chance: Random) -> None:

@@ -108,6 +108,15 @@ def difference(some: BatchOffsets, others: BatchOffsets) -> BatchOffsets:
     return {batch: spans for batch, spans in left.items() if spans}
 
 
+def intersection(some: BatchOffsets, others: BatchOffsets) -> BatchOffsets:
+    """Return the offsets that are in `some` and in `others`."""
+    both = {
+        batch: intersection_by_partition(spans, others.get(batch, {}))
+        for batch, spans in some.items()
+    }
+    return {batch: spans for batch, spans in both.items() if spans}
+
+
 def listed_part(offsets: BatchOffsets, listed: OffsetList | None) -> BatchOffsets:
     """Return the part of some offsets that is in a list; all of them without a list."""
     if listed is None:

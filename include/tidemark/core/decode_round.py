@@ -1,0 +1,199 @@
+"""One round of a decode: the offsets that its commit decodes and removes, and its bookmark.
+
+A round reads the ledger and the tables, chooses whole bronze plans, decodes them, and makes one
+commit to the typed table. The next round continues from the bookmark of that commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Self
+
+from tidemark.core.bookmark import MAX_RUNS, Bookmark, OffsetList, limited_pending
+from tidemark.core.following import (
+    BatchOffsets,
+    PlansSince,
+    allowed,
+    claimed,
+    difference,
+    intersection,
+    required,
+)
+from tidemark.core.offsets import SpanSet, size_of, union_by_partition
+from tidemark.core.publication import PublishRule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeRound:
+    """The differences of a typed table from the newest event of its bronze pipeline.
+
+    Attributes:
+        found: The plans that may differ.
+        examined: Numbers of the plans that were requested from `read_since`.
+        earlier: The newest bookmark of the typed table; None if it is unknown.
+        publish: Which landed offsets are required.
+        missing: Offsets to decode.
+        surplus: Offsets of rows to remove.
+    """
+
+    found: PlansSince
+    examined: SpanSet
+    earlier: Bookmark | None
+    publish: PublishRule
+    missing: BatchOffsets
+    surplus: BatchOffsets
+
+    @classmethod
+    def since(
+        cls,
+        found: PlansSince,
+        earlier: Bookmark,
+        publish: PublishRule,
+        present: BatchOffsets,
+        examined: SpanSet,
+    ) -> Self:
+        """Return the round after a known bookmark.
+
+        Args:
+            found: Result of `read_since`.
+            earlier: The bookmark.
+            publish: Which landed offsets are required.
+            present: Offsets of typed rows, at least those that are missing by the bookmark.
+            examined: Numbers of the plans that were requested from `read_since`: some pending
+                plans, and the plans of a replay.
+        """
+        return cls(
+            found=found,
+            examined=examined,
+            earlier=earlier,
+            publish=publish,
+            missing=difference(found.missing(earlier, publish), present),
+            surplus=found.surplus(earlier, publish),
+        )
+
+    @classmethod
+    def compared(cls, found: PlansSince, publish: PublishRule, present: BatchOffsets) -> Self:
+        """Return the round without a known bookmark.
+
+        Args:
+            found: Result of `read_all`.
+            publish: Which landed offsets are required.
+            present: Offsets of all typed rows.
+        """
+        plans = found.now.values()
+        return cls(
+            found=found,
+            examined=SpanSet(),
+            earlier=None,
+            publish=publish,
+            missing=difference(required(plans, publish), present),
+            surplus=difference(present, allowed(plans, publish)),
+        )
+
+    def chosen(self, waiting: Collection[int], most: int) -> BatchOffsets:
+        """Return the offsets to decode in this round: those of the oldest plans.
+
+        Args:
+            waiting: Numbers of plans that have to stay pending.
+            most: Maximum number of offsets; one plan may have more.
+        """
+        chosen: dict[int, BatchOffsets] = {}
+        size = 0
+        for batch, spans in sorted(self.missing.items(), key=lambda each: each[0]):
+            if batch.sequence in waiting:
+                continue
+            if size and batch.sequence not in chosen and size + size_of(spans) > most:
+                break
+            size += size_of(spans)
+            chosen[batch.sequence] = {**chosen.get(batch.sequence, {}), batch: spans}
+        # Plans between pending plans would need a longer list in the bookmark.
+        while chosen and len(self._pending(chosen).spans) > MAX_RUNS:
+            chosen.popitem()
+        return {batch: spans for own in chosen.values() for batch, spans in own.items()}
+
+    def replayed(self, offsets: BatchOffsets, decoded: BatchOffsets) -> BatchOffsets:
+        """Return the part of some offsets that the bookmark of this round claims.
+
+        Args:
+            offsets: Offsets to decode again. Their plans were requested from `read_since`.
+            decoded: The chosen offsets.
+        """
+        return intersection(offsets, self._claimed_after(self._pending(_plans_of(decoded))))
+
+    def bookmark(
+        self, decoded: BatchOffsets, replayed: BatchOffsets, *, has_failed: bool
+    ) -> Bookmark | None:
+        """Return the bookmark of the commit; None if nothing is to commit.
+
+        A commit is also needed if no row changes, but an event can have changed required or allowed
+        offsets since. A late decoder then finds a later version than the one that it has opened.
+
+        Args:
+            decoded: The chosen offsets.
+            replayed: Offsets that were decoded again.
+            has_failed: Whether some records of these offsets could not be decoded.
+        """
+        earlier = self.earlier
+        is_moved = earlier is None or self.found.is_visible or earlier.publish is not self.publish
+        if not (decoded or replayed or self.surplus or is_moved):
+            return None
+        exact = self._pending(_plans_of(decoded))
+        pending = limited_pending(exact)
+        changes_quarantine = (
+            has_failed
+            or bool(replayed)
+            or earlier is None
+            or pending != exact
+            or bool(self._unclaimed(earlier, pending))
+        )
+        return Bookmark(
+            event=self.found.event,
+            digest=self.found.digest,
+            publish=self.publish,
+            pending=pending,
+            decoded=self._listed(decoded, replayed).limited(),
+            removed=OffsetList(spans=_by_topic(self.surplus, replayed)).limited(),
+            changes_quarantine=changes_quarantine,
+        )
+
+    def _pending(self, decoded: Collection[int]) -> SpanSet:
+        """Return the plans that are pending after a commit that decodes some plans."""
+        left = SpanSet.of_numbers({batch.sequence for batch in self.missing} - set(decoded))
+        if self.earlier is None:
+            return left
+        known = self.examined.union(SpanSet.of_numbers(self.found.now))
+        # Plans that are not required need not be pending.
+        return self.earlier.pending.difference(known).union(left)
+
+    def _unclaimed(self, earlier: Bookmark, pending: SpanSet) -> BatchOffsets:
+        """Return the offsets that the earlier bookmark claims, and the new one does not."""
+        before = claimed(self.found.before.values(), earlier)
+        return difference(before, self._claimed_after(pending))
+
+    def _claimed_after(self, pending: SpanSet) -> BatchOffsets:
+        now = required(self.found.now.values(), self.publish)
+        return {batch: spans for batch, spans in now.items() if batch.sequence not in pending}
+
+    def _listed(self, decoded: BatchOffsets, replayed: BatchOffsets) -> OffsetList:
+        """Return decoded offsets: whole plans by number."""
+        now = required(self.found.now.values(), self.publish)
+        whole = {batch for batch, spans in decoded.items() if spans == now.get(batch)}
+        part = {batch: spans for batch, spans in decoded.items() if batch not in whole}
+        return OffsetList(
+            plans=SpanSet.of_numbers(batch.sequence for batch in whole),
+            spans=_by_topic(part, replayed),
+        )
+
+
+def _plans_of(offsets: BatchOffsets) -> Collection[int]:
+    return {batch.sequence for batch in offsets}
+
+
+def _by_topic(*parts: BatchOffsets) -> dict[str, dict[int, SpanSet]]:
+    """Return the offsets of all batches by topic id."""
+    found: dict[str, dict[int, SpanSet]] = {}
+    for part in parts:
+        for batch, spans in part.items():
+            found[batch.topic_id] = dict(union_by_partition([found.get(batch.topic_id, {}), spans]))
+    return found

@@ -1,0 +1,284 @@
+"""Tests of the rounds of a decode, over tables in memory and real events."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+from tests.core.test_following import decided, landed, plans_at, settled_plans, table_of
+from tests.support.histories import random_steps
+from tests.support.plans import MemoryPipeline, make_plan
+from tidemark.bronze.ingest.ledgers import read_checked_ledger
+from tidemark.core.bookmark import Bookmark, OffsetList
+from tidemark.core.decode_round import DecodeRound
+from tidemark.core.errors import TidemarkError
+from tidemark.core.events import ControlEvent, Planned
+from tidemark.core.following import (
+    Batch,
+    BatchOffsets,
+    allowed,
+    claimed,
+    listed_part,
+    read_all,
+    read_since,
+    required,
+)
+from tidemark.core.ledger import PlanRecord
+from tidemark.core.offsets import Span, SpanSet, spans_by_partition
+from tidemark.core.publication import PublicationStatus, PublishRule
+
+
+class Place(NamedTuple):
+    """A record of a bronze plan."""
+
+    sequence: int
+    topic_id: str
+    partition: int
+    offset: int
+
+
+def is_in(place: Place, offsets: BatchOffsets) -> bool:
+    spans = offsets.get(Batch(place.sequence, place.topic_id), {})
+    return place.offset in spans.get(place.partition, SpanSet())
+
+
+def offsets_of(places: Iterable[Place]) -> BatchOffsets:
+    found: dict[Batch, list[tuple[int, Span]]] = {}
+    for place in places:
+        span = Span(place.offset, place.offset + 1)
+        batch = Batch(place.sequence, place.topic_id)
+        found.setdefault(batch, []).append((place.partition, span))
+    return {batch: spans_by_partition(placed) for batch, placed in found.items()}
+
+
+@dataclass
+class MemoryTypedTable:
+    """A typed table and its quarantine, which follow a pipeline. Some records cannot be decoded.
+
+    Attributes:
+        pipeline: The pipeline.
+        chance: Chooses the sizes of rounds, and kills.
+        publish: Which landed offsets are decoded.
+        rows: The rows of the typed table.
+        entries: The entries of the quarantine.
+        log: The bookmarks of commits to the typed table.
+        followed: Number of these commits that the quarantine has followed; None if it is unknown.
+        deleted: Rows that another program has deleted, and that no comparison has brought back.
+        rule: Number of the decoding rules. Each rule fails for other offsets.
+    """
+
+    pipeline: MemoryPipeline
+    chance: Random
+    publish: PublishRule = PublishRule.CHECKED
+    rows: set[Place] = field(default_factory=set)
+    entries: set[Place] = field(default_factory=set)
+    log: list[Bookmark] = field(default_factory=list)
+    followed: int | None = None
+    deleted: set[Place] = field(default_factory=set)
+    rule: int = 2
+
+    @property
+    def bronze(self) -> set[Place]:
+        return {Place(each[3], *each[:3]) for each in self.pipeline.table.rows}
+
+    def decode(self, replayed: BatchOffsets | None = None) -> bool:
+        """Make rounds until nothing is left; return False if a driver was killed before."""
+        for _ in range(500):
+            bookmark = self.round(replayed)
+            replayed = None
+            if self.chance.random() < 0.1:
+                return False
+            is_followed = self.follow()
+            if bookmark is None and is_followed:
+                return True
+        raise AssertionError("a decode does not end")
+
+    def round(self, replayed: BatchOffsets | None = None) -> Bookmark | None:
+        control, earlier = self.pipeline.control, self.log[-1] if self.log else None
+        read_checked_ledger(control, "events", self.pipeline.table)
+        found, examined = None, SpanSet()
+        if earlier is not None:
+            examined = earlier.pending.first(self.chance.choice((2, 50))).union(
+                SpanSet.of_numbers(batch.sequence for batch in replayed or ())
+            )
+            found = read_since(control, "events", earlier, self.publish, examined)
+        if found is None or earlier is None:
+            self.deleted.clear()
+            found = read_all(control, "events")
+            step = DecodeRound.compared(found, self.publish, offsets_of(self.rows))
+        else:
+            present = offsets_of(self.rows)
+            step = DecodeRound.since(found, earlier, self.publish, present, examined)
+        decoded = step.chosen((), self.chance.choice((1, 5, 100)))
+        again = step.replayed(replayed or {}, decoded)
+        wanted = {p for p in self.bronze if is_in(p, decoded) or is_in(p, again)}
+        failed = {place for place in wanted if place.offset % 5 == self.rule}
+        bookmark = step.bookmark(decoded, again, has_failed=bool(failed))
+        if bookmark is not None and found.event:
+            self.rows -= {p for p in self.rows if is_in(p, step.surplus) or is_in(p, again)}
+            assert not self.rows & (wanted - failed)
+            self.rows |= wanted - failed
+            self.log.append(bookmark)
+            self.deleted &= {p for p in self.deleted if is_in(p, allowed(self.plans, self.publish))}
+            self.deleted -= wanted
+            self.check()
+            return bookmark
+        return None
+
+    @property
+    def plans(self) -> Collection[PlanRecord]:
+        return plans_at(self.pipeline.control, self.log[-1].event)
+
+    def follow(self) -> bool:
+        """Let the quarantine follow; return whether there was nothing to do."""
+        if not self.log:
+            return True
+        own = claimed(self.plans, self.log[-1])
+        changes = None if self.followed is None else self.log[self.followed :]
+        if changes is not None and not any(each.changes_quarantine for each in changes):
+            return True
+        candidates = {place for place in self.bronze if is_in(place, own)}
+        if changes is not None:
+            parts = [listed_part(own, each.decoded) for each in changes]
+            candidates = {p for p in candidates if any(is_in(p, part) for part in parts)}
+        self.entries |= candidates - self.rows
+        self.entries -= self.rows | {place for place in self.entries if not is_in(place, own)}
+        self.followed = len(self.log)
+        return False
+
+    def check(self) -> None:
+        """Check that each offset is in the table once, and is allowed at the bookmark."""
+        assert len({place[1:] for place in self.rows}) == len(self.rows)
+        may_stay = allowed(self.plans, self.log[-1].publish)
+        assert all(is_in(place, may_stay) for place in self.rows)
+
+    def check_end(self) -> None:
+        """Check that each published record is in one of both tables, and no other one."""
+        newest = self.pipeline.ledger.plans.values()
+        published = {p for p in self.bronze if is_in(p, required(newest, self.publish))}
+        assert published - self.deleted <= self.rows | self.entries
+        assert not self.rows & self.entries
+        assert self.entries <= published | {p for p in self.entries if p not in self.bronze}
+        may_stay = allowed(newest, self.publish)
+        assert all(is_in(place, may_stay) for place in self.rows | self.entries)
+
+
+@pytest.mark.parametrize(
+    "seed", [0, 3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(50, 80))]
+)
+def test_random_decodes_have_each_published_record_in_one_table(seed: int) -> None:
+    """Decoders are killed, other programs delete rows, and bookmarks and entries are lost."""
+    chance, pipeline = Random(seed), MemoryPipeline()
+    typed = MemoryTypedTable(pipeline, chance)
+    ended = 0
+    for _ in random_steps(pipeline, chance, with_repairs=True):
+        match chance.choices(("wait", "decode", "delete", "replay", "lose"), (6, 10, 1, 2, 0.3))[0]:
+            case "delete" if typed.rows:
+                place = chance.choice(sorted(typed.rows))
+                typed.rows.remove(place)
+                typed.deleted.add(place)
+            case "lose":
+                typed.log.clear()
+                typed.followed = None
+            case "decode" | "replay" as what:
+                own = [place for place in typed.rows | typed.entries if chance.random() < 0.5]
+                replayed = offsets_of(own) if what == "replay" else None
+                with suppress(TidemarkError):
+                    if typed.decode(replayed):
+                        typed.check_end()
+                        ended += 1
+        if chance.random() < 0.05:
+            typed.publish, typed.rule = chance.choice([*PublishRule]), chance.randrange(1, 3)
+    assert ended >= 3
+
+
+# -- single rounds -------------------------------------------------------------------------------
+
+PLANS = [make_plan((0, 10 * n, 10 * n + 5), sequence=n) for n in (1, 2, 3)]
+EVENTS = settled_plans(3)
+
+
+def first_round() -> DecodeRound:
+    found = read_all(table_of(*EVENTS), "events")
+    return DecodeRound.compared(found, PublishRule.CHECKED, {})
+
+
+def next_round(bookmark: Bookmark | None, *more: Collection[ControlEvent]) -> DecodeRound:
+    assert bookmark is not None
+    examined = bookmark.pending.union(SpanSet.of_numbers([1]))
+    found = read_since(table_of(*EVENTS, *more), "events", bookmark, PublishRule.CHECKED, examined)
+    assert found is not None
+    return DecodeRound.since(found, bookmark, PublishRule.CHECKED, {}, examined)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "most", "plans"),
+    [((), 15, [1, 2, 3]), ((), 14, [1, 2]), ((), 1, [1]), ((1,), 9, [2]), ((1, 2, 3), 9, [])],
+)
+def test_a_round_chooses_whole_plans_the_oldest_first(
+    waiting: Collection[int], most: int, plans: list[int]
+) -> None:
+    """A plan that is larger than the limit is the only one."""
+    step = first_round()
+    decoded = step.chosen(waiting, most)
+    assert [batch.sequence for batch in decoded] == plans
+    bookmark = step.bookmark(decoded, {}, has_failed=False)
+    assert bookmark is not None
+    assert bookmark.pending == SpanSet.of_numbers({1, 2, 3}.difference(plans))
+    assert bookmark.decoded == OffsetList(plans=SpanSet.of_numbers(plans))
+
+
+def test_rounds_continue_with_the_pending_plans() -> None:
+    step = first_round()
+    step = next_round(step.bookmark(step.chosen((), 5), {}, has_failed=False))
+    decoded = step.chosen((), 100)
+    assert [batch.sequence for batch in decoded] == [2, 3]
+    bookmark = step.bookmark(decoded, {}, has_failed=False)
+    assert bookmark is not None
+    assert (bookmark.event, bookmark.pending, bookmark.changes_quarantine) == (9, SpanSet(), False)
+    end = next_round(bookmark)
+    assert (end.chosen((), 100), end.bookmark({}, {}, has_failed=False)) == ({}, None)
+
+
+def test_a_commit_without_rows_follows_a_visible_event() -> None:
+    """A late decoder has then opened an older version. A plan alone needs no commit."""
+    step = first_round()
+    bookmark = step.bookmark(step.chosen((), 100), {}, has_failed=False)
+    plan = make_plan((0, 50, 55), sequence=4)
+    opened = next_round(bookmark, [Planned(plan=plan)])
+    assert opened.bookmark({}, {}, has_failed=False) is None
+    moved = next_round(bookmark, [Planned(plan=plan)], [landed(plan)])
+    assert (moved.missing, moved.surplus) == ({}, {})
+    after = moved.bookmark({}, {}, has_failed=False)
+    assert after is not None
+    assert (after.event, after.changes_quarantine) == (11, False)
+
+
+def test_a_rejected_plan_leaves_both_tables() -> None:
+    step = first_round()
+    bookmark = step.bookmark(step.chosen((), 100), {}, has_failed=False)
+    step = next_round(bookmark, [decided(PLANS[1], PublicationStatus.REJECTED)])
+    spans = PLANS[1].spans()
+    assert step.surplus == {Batch(2, "id-1"): spans}
+    after = step.bookmark({}, {}, has_failed=False)
+    assert after is not None
+    assert (after.removed, after.changes_quarantine) == (OffsetList(spans={"id-1": spans}), True)
+
+
+def test_a_replay_lists_its_offsets() -> None:
+    """Pending and hidden offsets are not decoded again."""
+    step = first_round()
+    step = next_round(step.bookmark(step.chosen((2,), 100), {}, has_failed=True))
+    part = {0: SpanSet.of([Span(12, 14)])}
+    wanted = {Batch(1, "id-1"): part, Batch(2, "id-1"): part, Batch(7, "id-1"): part}
+    replayed = step.replayed(wanted, {})
+    assert replayed == {Batch(1, "id-1"): part}
+    bookmark = step.bookmark({}, replayed, has_failed=False)
+    assert bookmark is not None
+    assert bookmark.decoded == bookmark.removed == OffsetList(spans={"id-1": part})
+    assert (bookmark.pending, bookmark.changes_quarantine) == (SpanSet.of_numbers([2]), True)
