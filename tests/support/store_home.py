@@ -284,8 +284,9 @@ class _StandIns:
             newest_table(decoder._bronze).version()
             return plan
 
-        def decoded(_: SparkDecoder, rows: Plan, *__: object, **___: object) -> Plan:
-            return rows
+        def decoded(_: SparkDecoder, rows: Any, *__: object, **___: object) -> Plan:
+            plan: Plan = rows.frame
+            return plan
 
         def write_typed(decoder: SparkDecoder, plan: Plan, place: str) -> tuple[int, int, int]:
             with counted():

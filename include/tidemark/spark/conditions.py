@@ -18,9 +18,9 @@ def at_offsets(topic_id: str, spans: Mapping[int, SpanSet]) -> Column:
         topic_id: Topic id of the incarnation.
         spans: Offsets by partition.
     """
-    return (F.col("topic_id") == topic_id) & _any_of(
+    return (F.col("topic_id") == topic_id) & any_of(
         [
-            (F.col("partition") == partition) & _any_of(list(_span_conditions(some)))
+            (F.col("partition") == partition) & any_of(list(_span_conditions(some)))
             for partition, some in spans.items()
         ]
     )
@@ -37,9 +37,9 @@ def _span_conditions(spans: SpanSet) -> Iterator[Column]:
             yield (offset >= span.start) & (offset < span.end)
 
 
-def _any_of(conditions: Sequence[Column]) -> Column:
+def any_of(conditions: Sequence[Column]) -> Column:
     """Return the disjunction as a balanced tree: a chain of thousands is too deep for Spark."""
     if len(conditions) <= 2:
         return reduce(Column.__or__, conditions)
     middle = len(conditions) // 2
-    return _any_of(conditions[:middle]) | _any_of(conditions[middle:])
+    return any_of(conditions[:middle]) | any_of(conditions[middle:])

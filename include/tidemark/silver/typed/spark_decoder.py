@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from types import MappingProxyType
@@ -22,6 +22,8 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 from pyspark.sql.types import DataType, StructField, StructType
 
 from tidemark.core.datafile import DataFile, plan_folder
+from tidemark.core.following import BatchOffsets
+from tidemark.core.offsets import SpanSet, union_by_partition
 from tidemark.core.origins import DecodeOrigin
 from tidemark.core.plan import Plan
 from tidemark.delta.storage import folder_of
@@ -41,7 +43,7 @@ from tidemark.silver.typed.formats.spark_payloads import (
 from tidemark.silver.typed.replay_preview import DecodeResult
 from tidemark.silver.typed.spark_frames import inner_names
 from tidemark.spark import parquet
-from tidemark.spark.conditions import at_offsets
+from tidemark.spark.conditions import any_of, at_offsets
 from tidemark.spark.failures import session_settings, spark_error
 from tidemark.spark.sessions import use_scheduler_pool
 from tidemark.spec.decode import DecodeSpec, Part, QuarantineReason
@@ -61,11 +63,50 @@ _BESIDE = (
     *("timestamp", "timestamp_out_of_range_ms", "timestamp_type"),
     *("topic_id", "plan_sequence", "ingested_at"),
 )
-"""Columns of a typed row except key and value. Only `plan_sequence` differs from bronze."""
+"""Columns of a typed row except key and value."""
 _REASON, _PART, _DETAIL, _SCHEMA_ID = "__reason", "__part", "__detail", "__schema_id"
 _SHOWN_REASONS, _MOST_REASONS = 5, 1_000
 
 _Schemas: TypeAlias = Mapping[Part, WriterSchemas]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeRequest:
+    """Records of a bronze table to decode.
+
+    Attributes:
+        pipeline: The pipeline of the typed table.
+        version: Version of the bronze table.
+        offsets: The offsets, by batch and partition. Those of an unfinished landing are not
+            decoded: their rows have another plan number.
+        schemas: Ids of the records' schemas, ascending, by part.
+        oversized: Ids of schemas that exceed a limit, by part.
+        quarantined: How many of these records are in quarantine. They do not count for its limit.
+    """
+
+    pipeline: str
+    version: int
+    offsets: BatchOffsets
+    schemas: Mapping[str, Sequence[int]]
+    oversized: Mapping[str, Sequence[int]]
+    quarantined: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """Rows to decode.
+
+    Attributes:
+        pipeline: The pipeline of the typed table.
+        sequence: Number of the plan, or of the first one, for errors and names of files.
+        frame: The bronze rows.
+        quarantined: Returns how many of the rows are in quarantine already.
+    """
+
+    pipeline: str
+    sequence: int
+    frame: DataFrame
+    quarantined: Callable[[], int]
 
 
 class SparkDecoder:
@@ -124,11 +165,37 @@ class SparkDecoder:
         """
         source = self._request_of(plan)
         operation = f"decoding plan {plan.sequence} of pipeline {plan.pipeline!r}"
-        folder = plan_folder(plan.sequence, uuid4())
         with ExitStack() as undo:
-            with self._session_for(plan, operation):
-                passes = self._passes(source, newest_table(self._typed).schema())
-                made = self._write_passes(plan, passes, folder, undo)
+            with self._session_for(plan.pipeline, operation):
+                passes = self._passes(
+                    source.schemas, source.oversized, newest_table(self._typed).schema()
+                )
+                made = self._write_passes(self._rows_of(plan), passes, _quarantine_columns, undo)
+            undo.pop_all()
+            return made
+
+    def decode(self, request: DecodeRequest) -> list[DataFile]:
+        """Decode rows of the bronze table. The files of the quarantine have no payload.
+
+        The rows keep the numbers of their bronze plans. Files as in `write`.
+
+        Raises:
+            SpecError, TooManyQuarantined, SetupError, StorageFailure, EngineFailed: As for `write`.
+        """
+        sequence = min(batch.sequence for batch in request.offsets)
+        operation = f"decoding rows of pipeline {request.pipeline!r}"
+        with ExitStack() as undo:
+            with self._session_for(request.pipeline, operation):
+                passes = self._passes(
+                    request.schemas, request.oversized, newest_table(self._typed).schema()
+                )
+                rows = _Rows(
+                    pipeline=request.pipeline,
+                    sequence=sequence,
+                    frame=self._bronze_at(request.version).where(_of_batches(request.offsets)),
+                    quarantined=lambda: request.quarantined,
+                )
+                made = self._write_passes(rows, passes, _index_columns, undo)
             undo.pop_all()
             return made
 
@@ -147,18 +214,19 @@ class SparkDecoder:
         """
         source = self._request_of(plan)
         found: Counter[DecodeResult] = Counter()
-        with self._session_for(plan, f"decoding records of pipeline {plan.pipeline!r}"):
-            here = self._bronze_rows(plan)
-            for written in self._passes(source, typed_schema(self._spec, columns)):
-                rows = self._decoded(here, plan, written, names_faults=True)
+        with self._session_for(plan.pipeline, f"decoding records of pipeline {plan.pipeline!r}"):
+            here = self._rows_of(plan)
+            table = typed_schema(self._spec, columns)
+            for written in self._passes(source.schemas, source.oversized, table):
+                rows = self._decoded(here, written, names_faults=True)
                 for *why, count in rows.groupBy(_REASON, _PART, _DETAIL).count().collect():
                     found[DecodeResult.of(*why)] += count
         return found
 
     @contextmanager
-    def _session_for(self, plan: Plan, operation: str) -> Iterator[None]:
-        """Prepare the session for decoding a plan, and convert its errors."""
-        use_scheduler_pool(self._session, plan.pipeline)
+    def _session_for(self, pipeline: str, operation: str) -> Iterator[None]:
+        """Prepare the session for decoding, and convert its errors."""
+        use_scheduler_pool(self._session, pipeline)
         for key, value in SETTINGS.items():
             self._session.conf.set(key, value)
         try:
@@ -184,18 +252,36 @@ class SparkDecoder:
             )
         return origin
 
+    def _rows_of(self, plan: Plan) -> _Rows:
+        return _Rows(
+            pipeline=plan.pipeline,
+            sequence=plan.sequence,
+            frame=self._bronze_rows(plan),
+            quarantined=lambda: self._quarantined_before(plan) if plan.replaces else 0,
+        )
+
     def _bronze_rows(self, plan: Plan) -> DataFrame:
         """Return the plan's bronze rows of one version, because several queries read them."""
         # delta-rs finds the version in milliseconds; Spark needs a job.
-        newest = newest_table(self._bronze).version()
-        table = self._session.read.format("delta").option("versionAsOf", newest).load(self._bronze)
-        return table.where(at_offsets(plan.topic_id, plan.spans()))
+        here = self._bronze_at(newest_table(self._bronze).version()).where(
+            at_offsets(plan.topic_id, plan.spans())
+        )
+        return here.withColumn("plan_sequence", F.lit(plan.sequence).cast("bigint"))
 
-    def _writer_schemas(self, source: DecodeOrigin, table: Schema) -> _Schemas:
-        """Return the schemas of a plan's records.
+    def _bronze_at(self, version: int) -> DataFrame:
+        return self._session.read.format("delta").option("versionAsOf", version).load(self._bronze)
+
+    def _writer_schemas(
+        self,
+        schemas: Mapping[str, Sequence[int]],
+        oversized: Mapping[str, Sequence[int]],
+        table: Schema,
+    ) -> _Schemas:
+        """Return the schemas of some records.
 
         Args:
-            source: The decoder and the schema ids of the plan.
+            schemas: Ids of their schemas by part.
+            oversized: Ids of schemas that exceed a limit by part.
             table: The columns of the typed table.
 
         Raises:
@@ -206,17 +292,17 @@ class SparkDecoder:
         # The Delta log has the schema in Spark's JSON form.
         columns = StructType.fromJson(json.loads(table.to_json()))
         present = self._part_types(columns)
-        kept = self._schemas.stored({each for ids in source.schemas.values() for each in ids})
+        kept = self._schemas.stored({each for ids in schemas.values() for each in ids})
         found = {}
         for part in self._spec.framed_parts:
-            ids = source.schemas.get(part, ())
+            ids = schemas.get(part, ())
             missing = [each for each in ids if each not in kept]
             if missing or (ids and part not in present):
                 raise ValueError(f"schemas {missing or ids} of the {part} are no longer stored")
             found[part] = WriterSchemas(
                 schemas=[kept[each] for each in ids],
                 refused=self._spec.refused_schemas,
-                oversized=source.oversized.get(part, ()),
+                oversized=oversized.get(part, ()),
                 widens=self._spec.widens,
                 column=present.get(part),
             )
@@ -232,22 +318,25 @@ class SparkDecoder:
             present[Part.VALUE] = StructType(fields)
         return present
 
-    def _passes(self, source: DecodeOrigin, table: Schema) -> Sequence[_Schemas]:
-        """Return the schemas of each pass. Each row of the plan is in one pass."""
+    def _passes(
+        self,
+        schemas: Mapping[str, Sequence[int]],
+        oversized: Mapping[str, Sequence[int]],
+        table: Schema,
+    ) -> Sequence[_Schemas]:
+        """Return the schemas of each pass. Each row is in one pass."""
         choices = [
             [
                 (part, some)
                 for some in in_passes(self._spec.parts[part].format, written, self._forms_at_once)
             ]
-            for part, written in self._writer_schemas(source, table).items()
+            for part, written in self._writer_schemas(schemas, oversized, table).items()
         ]
         return [dict(chosen) for chosen in product(*choices)]
 
-    def _decoded(
-        self, rows: DataFrame, plan: Plan, written: _Schemas, *, names_faults: bool = False
-    ) -> DataFrame:
+    def _decoded(self, rows: _Rows, written: _Schemas, *, names_faults: bool = False) -> DataFrame:
         """Return decoded rows with the bytes of the record; a failed row has a reason."""
-        made = rows.withColumn("plan_sequence", F.lit(plan.sequence).cast("bigint")).select(
+        made = rows.frame.select(
             *_BESIDE,
             *(F.col(part.value).alias(raw(part)) for part in Part),
         )
@@ -275,7 +364,7 @@ class SparkDecoder:
         )
         without_column = [part for part, some in written.items() if some.column is None]
         decoded = self._with_operations(decoded.drop(*without_column))
-        return self._with_rules(decoded, plan, without_column)
+        return self._with_rules(decoded, rows.pipeline, without_column)
 
     def _with_operations(self, rows: DataFrame) -> DataFrame:
         """Return rows with a reason for values that have no operation of the envelope."""
@@ -298,12 +387,12 @@ class SparkDecoder:
             }
         )
 
-    def _with_rules(self, rows: DataFrame, plan: Plan, missing: Sequence[Part]) -> DataFrame:
+    def _with_rules(self, rows: DataFrame, pipeline: str, missing: Sequence[Part]) -> DataFrame:
         """Return rows with the first row rule that each row breaks.
 
         Args:
             rows: Decoded rows.
-            plan: The plan, for errors.
+            pipeline: The pipeline of the typed table, for errors.
             missing: Parts of records without a column. Rules over them are skipped.
         """
         broken = []
@@ -319,7 +408,7 @@ class SparkDecoder:
                 seen = rule_problem(sql, self._spec) or first_line
             if seen != "boolean":
                 problem = Problem(
-                    file=f"{PipelineRef.parse(plan.pipeline).name}.yaml",
+                    file=f"{PipelineRef.parse(pipeline).name}.yaml",
                     key=f"decode.rules.{name}",
                     expected="a condition in Spark SQL over the decoded columns, such as "
                     "value.price > 0",
@@ -340,27 +429,29 @@ class SparkDecoder:
         )
 
     def _write_passes(
-        self, plan: Plan, passes: Sequence[_Schemas], folder: str, undo: ExitStack
+        self,
+        rows: _Rows,
+        passes: Sequence[_Schemas],
+        quarantined_columns: Callable[[DataFrame], DataFrame],
+        undo: ExitStack,
     ) -> list[DataFile]:
-        """Write a plan's rows, and return the files of both tables."""
-        here = self._bronze_rows(plan)
+        """Write decoded and failed rows, and return the files of both tables."""
+        folder = plan_folder(rows.sequence, uuid4())
         typed = self._new_folder(self._typed, folder, undo)
         # A query of many schemas is large, so each one is built when it runs.
-        counts = [
-            self._write_typed(self._decoded(here, plan, written), typed) for written in passes
-        ]
+        counts = [self._write_typed(self._decoded(rows, written), typed) for written in passes]
         records, quarantined, counted = map(sum, zip(*counts, strict=True))
         made = self._new_files(self._typed, folder)
         if quarantined:
             failed = [
-                self._failed_rows(self._decoded(here, plan, written, names_faults=True))
+                self._failed_rows(self._decoded(rows, written, names_faults=True))
                 for written, (_, some, _) in zip(passes, counts, strict=True)
                 if some
             ]
-            self._check_limit(plan, failed, counted, records - (quarantined - counted))
+            self._check_limit(rows, failed, counted, records - (quarantined - counted))
             place = self._new_folder(self._quarantine, folder, undo)
-            for rows in failed:
-                self._save(_quarantine_columns(rows), place)
+            for each in failed:
+                self._save(quarantined_columns(each), place)
             made += [_as_quarantined(file) for file in self._new_files(self._quarantine, folder)]
         _check_count(records, made)
         return made
@@ -427,17 +518,17 @@ class SparkDecoder:
         return int(open_here.select("partition", "offset").distinct().count())
 
     def _check_limit(
-        self, plan: Plan, failed: Sequence[DataFrame], quarantined: int, records: int
+        self, rows: _Rows, failed: Sequence[DataFrame], quarantined: int, records: int
     ) -> None:
         limit = self._spec.quarantine_limit(records)
-        if quarantined > limit and plan.replaces:
+        if quarantined > limit:
             # Records that were in quarantine before do not count again.
-            quarantined -= self._quarantined_before(plan)
+            quarantined -= rows.quarantined()
         if quarantined <= limit:  # fence: quarantine-has-a-limit
             return
         raise TooManyQuarantined(
-            pipeline=plan.pipeline,
-            sequence=plan.sequence,
+            pipeline=rows.pipeline,
+            sequence=rows.sequence,
             quarantined=quarantined,
             records=records,
             allowed=limit,
@@ -453,6 +544,36 @@ def _most_frequent(failed: Sequence[DataFrame]) -> list[tuple[str, int]]:
         for row in grouped.orderBy(F.desc("count")).limit(_MOST_REASONS).collect():
             found[" ".join(filter(None, row[:3]))] += row["count"]
     return found.most_common(_SHOWN_REASONS)
+
+
+def _of_batches(offsets: BatchOffsets) -> Column:
+    """Return the condition of the rows of some batches. Adjacent offsets of plans are joined."""
+    topics: dict[str, list[tuple[int, Mapping[int, SpanSet]]]] = {}
+    for batch, spans in offsets.items():
+        topics.setdefault(batch.topic_id, []).append((batch.sequence, spans))
+    return any_of(
+        [
+            any_of(
+                [
+                    F.col("plan_sequence").between(run.start, run.end - 1)
+                    for run in SpanSet.of_numbers(number for number, _ in some)
+                ]
+            )
+            & at_offsets(topic_id, union_by_partition(spans for _, spans in some))
+            for topic_id, some in topics.items()
+        ]
+    )
+
+
+def _index_columns(rows: DataFrame) -> DataFrame:
+    """Return rows with the columns of a quarantine without payload."""
+    return rows.select(
+        *("topic_id", "partition", "offset", "plan_sequence"),
+        F.col(_REASON).alias("reason"),
+        F.col(_PART).alias("part"),
+        F.col(_DETAIL).alias("detail"),
+        F.col(_SCHEMA_ID).alias("schema_id"),
+    )
 
 
 def _quarantine_columns(rows: DataFrame) -> DataFrame:
