@@ -207,6 +207,12 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
         ("doubtful-table-is-not-maintained", "I7", Argument(1)),
         ("wrong-clock-removes-nothing", "I1", Never(), "clock"),
     ),
+    "tests/delta/test_noted_commits.py": (
+        ("noted-commit-follows-its-version", "I1", Drop(), "between_the_check"),
+        ("noted-commit-follows-the-same-table", "I1", Drop(), "change_of_rows"),
+        ("noted-commit-follows-no-change-of-rows", "I1", Drop(), "change_of_rows"),
+        ("followed-commit-is-known-by-its-digest", "I5", Never(), "notes_since"),
+    ),
     "tests/delta/test_removability.py": (
         ("only-possible-undos-begin", "I7", Drop(), "half_removed and undo"),
         ("replacement-of-removable-rows", "I7", Drop(), "half_removed and replacement"),

@@ -176,6 +176,11 @@ class Plan:
         return str(self.origin)
 
     @property
+    def number(self) -> Span:
+        """The plan number, as a range."""
+        return Span(self.sequence, self.sequence + 1)
+
+    @property
     def size(self) -> int:
         """Number of planned offsets; the plan has at most this many records."""
         return sum(planned.span.size for planned in self.ranges)

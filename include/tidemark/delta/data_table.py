@@ -553,7 +553,7 @@ class DeltaDataTable:
         properties: CommitProperties,
     ) -> None:
         """Commit files; Delta refuses the commit if another one has the plan's transaction."""
-        _add(table, [added_file(plan, file) for file in files], properties)
+        _add(table, [added_file(plan.number, file) for file in files], properties)
 
     def _committed_by_other(self, plan: Plan) -> bool:
         try:

@@ -181,6 +181,14 @@ class TableConflict(CommitConflict):
         )
 
     @classmethod
+    def of_version(cls, table: str, version: int) -> Self:
+        """Another commit followed a version from which rows were decoded."""
+        return cls(
+            finding=f"Another process changed {table} after version {version} was read.",
+            progress="it begins again with the newest versions of all tables",
+        )
+
+    @classmethod
     def of_files(cls, table: str, reason: str) -> Self:
         """Other commits removed the files that a rewrite was about to replace."""
         return cls(

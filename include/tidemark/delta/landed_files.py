@@ -9,19 +9,22 @@ from typing import Any
 from deltalake.transaction import AddAction
 
 from tidemark.core.datafile import DataFile
-from tidemark.core.plan import Plan
+from tidemark.core.offsets import Span
 from tidemark.core.record import FIRST_DATED_MS, LAST_DATED_MS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def added_file(plan: Plan, file: DataFile) -> AddAction:
-    """Return the action that adds a file, with the statistics of `STATISTICS_COLUMNS`."""
-    shared = {"plan_sequence": plan.sequence}
-    if file.partition is not None:
-        shared["partition"] = file.partition
-    least: dict[str, Any] = {**shared, "offset": file.first}
-    greatest: dict[str, Any] = {**shared, "offset": file.last}
+def added_file(plans: Span, file: DataFile) -> AddAction:
+    """Return the action that adds a file, with the statistics of `STATISTICS_COLUMNS`.
+
+    Args:
+        plans: Numbers of the plans of its rows, and possibly of other plans.
+        file: The file.
+    """
+    shared = {} if file.partition is None else {"partition": file.partition}
+    least: dict[str, Any] = {"plan_sequence": plans.start, **shared, "offset": file.first}
+    greatest: dict[str, Any] = {"plan_sequence": plans.end - 1, **shared, "offset": file.last}
     if (
         file.earliest_ms is not None
         and file.latest_ms is not None

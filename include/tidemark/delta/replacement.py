@@ -89,7 +89,7 @@ def _replace_in_files(
         if _definition(newest) != _definition(table):
             raise conflict("another commit changed the properties or columns of the table")
         return Change(
-            actions=[added_file(plan, file) for file in files],
+            actions=[added_file(plan.number, file) for file in files],
             metadata=(properties.custom_metadata or {})["userMetadata"],
             count=0,
             transactions=properties.app_transactions or [],

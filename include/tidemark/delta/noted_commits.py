@@ -1,0 +1,304 @@
+"""Commits to a table that follows another one. Each stores a note about what it has followed.
+
+A commit is made from one version, and comes right after it. Only commits that change no row may
+come in between. So a process that read an older version changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from tidemark.core.datafile import DataFile
+from tidemark.core.following import Batch, BatchOffsets
+from tidemark.core.offsets import Span, spans_by_partition, union_by_partition
+from tidemark.delta import commit_log
+from tidemark.delta.checked_commits import Change
+from tidemark.delta.copied_tables import for_writing
+from tidemark.delta.delta_errors import translates_delta_errors
+from tidemark.delta.errors import TableConflict
+from tidemark.delta.landed_files import added_file
+from tidemark.delta.live_files import LiveFile, files_at
+from tidemark.delta.replacement import spooled_reader, table_batches
+from tidemark.delta.row_queries import any_of, offsets_condition
+from tidemark.delta.row_removal import RowRemoval, at_offsets, of_plan
+from tidemark.delta.storage import folder_of
+from tidemark.delta.table_checks import check_removals
+from tidemark.delta.table_io import newest_table, open_if_exists, query_rows
+from tidemark.delta.table_properties import WRITER_PROPERTIES
+from tidemark.delta.widened_maps import has_widened_maps
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_RECENT_COMMITS = 50
+
+
+class CommitRef(NamedTuple):
+    """A commit of a table. Another copy of the table may have another commit of the version."""
+
+    version: int
+    digest: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowChange:
+    """The rows that a commit removes and adds.
+
+    Attributes:
+        removed: Offsets of rows to remove, by bronze plan.
+        added: Offsets of all new rows, at least.
+        files: Files with new rows, in the folder of the table.
+        rows: Other new rows, with the columns of the table.
+    """
+
+    removed: BatchOffsets = field(default_factory=dict)
+    added: BatchOffsets = field(default_factory=dict)
+    files: Sequence[DataFile] = ()
+    rows: Iterable[pa.RecordBatch] | None = None
+
+
+@translates_delta_errors
+class NotedTable:
+    """A table whose commits have notes.
+
+    Args:
+        uri: The table.
+        key: Name of the notes in the metadata of commits.
+    """
+
+    def __init__(self, uri: str, key: str) -> None:
+        self._uri = uri
+        self._key = key
+
+    def open(self) -> NotedVersion | None:
+        """Return the newest version; None without a table."""
+        table = open_if_exists(self._uri)
+        return None if table is None else NotedVersion(self._uri, self._key, table)
+
+
+@translates_delta_errors
+class NotedVersion:
+    """One version of a table whose commits have notes.
+
+    Args:
+        uri: The table.
+        key: Name of the notes in the metadata of commits.
+        table: The table at that version.
+    """
+
+    def __init__(self, uri: str, key: str, table: DeltaTable) -> None:
+        self._uri = uri
+        self._key = key
+        self._table = table
+        self._commits = commit_log.CommitHistory(table)
+        # At once: a copy may replace the table later.
+        self._digest = commit_log.commit_digest(table, table.version())
+
+    @property
+    def ref(self) -> CommitRef:
+        """The commit of the version."""
+        return CommitRef(self._table.version(), self._digest)
+
+    def newest_note(self, *, over_deletions: bool = False) -> object:
+        """Return the note of the newest commit that has one.
+
+        Args:
+            over_deletions: Whether other programs may have deleted rows since.
+
+        Returns:
+            None without such a commit, or if a later commit changed rows in another way.
+        """
+        for limit in (_RECENT_COMMITS, None):
+            commits = self._commits.history(limit)
+            notes = self._notes(commits)
+            for commit in commits:
+                if commit["version"] in notes:
+                    return notes[commit["version"]]
+                is_deletion = over_deletions and commit.get("operation") == "DELETE"
+                if not is_deletion and not _changes_no_rows(commit):
+                    return None
+        return None
+
+    def notes_since(self, ref: CommitRef) -> Sequence[object] | None:
+        """Return the notes of the commits after a commit, oldest first.
+
+        Returns:
+            None if the table does not have this commit, or its log lacks some of them.
+        """
+        missing = self._table.version() - ref.version
+        # fence: followed-commit-is-known-by-its-digest
+        if missing < 0 or ref.digest is None or _digest_in(self._table, ref) != ref.digest:
+            return None
+        commits = self._commits.history(missing) if missing else ()
+        if len(commits) < missing:
+            return None
+        return [note for _, note in sorted(self._notes(commits).items())]
+
+    def offsets(self, within: BatchOffsets | None = None) -> BatchOffsets:
+        """Return the offsets of the rows by plan; all of them, or some."""
+        if within == {} or not self._table.file_uris():
+            return {}
+        condition = "true" if within is None else _condition_of(within)
+        return _batch_offsets(
+            query_rows(self._table, _ISLANDS.format(condition=condition), condition)
+        )
+
+    def commit(self, note: object, change: RowChange) -> None:
+        """Commit a note and a change of rows right after this version.
+
+        Args:
+            note: The note, as plain values.
+            change: The change, which was made from this version.
+
+        Raises:
+            TableConflict: Another commit came first; nothing was changed.
+            TableAltered, SetupError, UnreadableFile: Rows cannot be removed.
+        """
+        metadata = json.dumps({self._key: note})
+        newest = newest_table(self._uri)
+        self._check_follows(newest)
+        try:
+            if change.removed and has_widened_maps(newest):
+                self._replace_in_files(newest, metadata, change)
+                return
+            properties = CommitProperties(
+                # fence: noted-commit-follows-its-version
+                max_commit_retries=0,
+                custom_metadata={"userMetadata": metadata},
+            )
+            if change.removed or change.rows is not None:
+                self._replace(newest, properties, change)
+            else:
+                actions = _actions(change)
+                newest.create_write_transaction(
+                    actions, "append", newest.schema(), commit_properties=properties
+                )
+        except CommitFailedError as refused:
+            raise TableConflict.of_version(self._uri, self._table.version()) from refused
+
+    def _check_follows(self, newest: DeltaTable) -> None:
+        """Raise `TableConflict` unless only commits that change no row follow this version."""
+        missing = newest.version() - self._table.version()
+        commits = commit_log.history(newest, missing) if missing > 0 else []
+        if (
+            missing < 0
+            or len(commits) < missing
+            or self._digest is None
+            # fence: noted-commit-follows-the-same-table
+            or _digest_in(newest, self.ref) != self._digest
+            # fence: noted-commit-follows-no-change-of-rows
+            or not all(map(_changes_no_rows, commits))
+        ):
+            raise TableConflict.of_version(self._uri, self._table.version())
+
+    def _replace(self, newest: DeltaTable, properties: CommitProperties, change: RowChange) -> None:
+        import pyarrow as pa
+
+        if change.removed:
+            check_removals(newest, self._uri)
+        # The file system of delta-rs cannot be used while delta-rs writes.
+        store = folder_of(self._uri)
+        schema = pa.schema(newest.schema().to_arrow())
+        rows = chain(table_batches(store, change.files, schema), change.rows or ())
+        # delta-rs requires the condition of the removed rows from all new rows.
+        condition = _condition_of(_union(change.removed, change.added))
+        with spooled_reader(rows, schema) as reader:
+            write_deltalake(
+                for_writing(newest),
+                reader,
+                mode="overwrite",
+                predicate=condition,
+                writer_properties=WRITER_PROPERTIES,
+                commit_properties=properties,
+            )
+
+    def _replace_in_files(self, newest: DeltaTable, metadata: str, change: RowChange) -> None:
+        def checked(version: DeltaTable) -> Change:
+            self._check_follows(version)
+            return Change(actions=_actions(change), metadata=metadata, count=0, is_needed=True)
+
+        def may_have(version: DeltaTable) -> Sequence[LiveFile]:
+            return files_at(version, union_by_partition(change.removed.values()))
+
+        def is_removed(rows: pa.RecordBatch) -> pa.Array:
+            import pyarrow.compute as pc
+
+            own = [
+                pc.and_(of_plan(batch.sequence)(rows), at_offsets(batch.topic_id, spans)(rows))
+                for batch, spans in change.removed.items()
+            ]
+            return reduce(pc.or_, own)
+
+        def conflict(_: str) -> TableConflict:
+            return TableConflict.of_version(self._uri, self._table.version())
+
+        RowRemoval(may_have=may_have, is_removed=is_removed, conflict=conflict).commit(
+            newest, checked
+        )
+
+    def _notes(self, commits: Sequence[dict[str, Any]]) -> Mapping[int, object]:
+        """Return the notes of some commits by version."""
+        found = commit_log.commits_with_metadata(commits)
+        return {version: own[self._key] for version, own in found if self._key in own}
+
+
+def _digest_in(table: DeltaTable, ref: CommitRef) -> str | None:
+    """Return the digest of the commit that a table has in the version of another commit."""
+    return commit_log.commit_digest(table, ref.version)
+
+
+def _changes_no_rows(commit: dict[str, Any]) -> bool:
+    metadata = dict(commit_log.commits_with_metadata([commit]))
+    return commit_log.changes_no_rows(commit, metadata.get(commit["version"], {}))
+
+
+def _actions(change: RowChange) -> list[Any]:
+    """Return the actions that add the files of a change."""
+    numbers = [batch.sequence for batch in change.added] or [0]
+    plans = Span(min(numbers), max(numbers) + 1)
+    return [added_file(plans, file) for file in change.files]
+
+
+def _union(some: BatchOffsets, others: BatchOffsets) -> BatchOffsets:
+    return {
+        batch: union_by_partition([some.get(batch, {}), others.get(batch, {})])
+        for batch in {*some, *others}
+    }
+
+
+def _condition_of(offsets: BatchOffsets) -> str:
+    """Return the SQL condition of the rows of some plans at some offsets."""
+    return any_of(
+        [
+            f"(plan_sequence = {batch.sequence} AND {offsets_condition(batch.topic_id, spans)})"
+            for batch, spans in sorted(offsets.items())
+        ]
+    )
+
+
+_ISLANDS = """
+    SELECT plan_sequence, topic_id, partition, min(place) AS first, max(place) AS last FROM (
+        SELECT plan_sequence, topic_id, partition, place,
+               place - row_number() OVER (
+                   PARTITION BY plan_sequence, topic_id, partition ORDER BY place) AS island
+        FROM (SELECT DISTINCT plan_sequence, topic_id, partition, "offset" AS place
+              FROM t WHERE {condition}))
+    GROUP BY plan_sequence, topic_id, partition, island
+"""
+
+
+def _batch_offsets(islands: Iterable[Mapping[str, Any]]) -> BatchOffsets:
+    found: dict[Batch, list[tuple[int, Span]]] = {}
+    for row in islands:
+        batch = Batch(row["plan_sequence"], row["topic_id"])
+        span = Span(row["first"], row["last"] + 1)
+        found.setdefault(batch, []).append((row["partition"], span))
+    return {batch: spans_by_partition(placed) for batch, placed in found.items()}
