@@ -1,12 +1,12 @@
 """The tables of the model behave as Delta tables: both get the same calls in random histories.
 
 Each commit, conflict, deletion, compaction, RESTORE, copy and cleaned log of the typed table and
-the quarantine also happens in a real table. Its rows, its log and its refusals must be the same.
+the quarantine also happens in a real table. The commits of decoders are those of `NotedVersion`.
+The rows, the log, the newest note and the refusals of both must be the same.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection
 from pathlib import Path
@@ -14,16 +14,29 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
 
 from tests.model.actors import Answer, Call
 from tests.model.follow_actors import perform
 from tests.model.follow_history import FollowHistory, Paused
-from tests.model.follow_programs import decode, finish_bronze
-from tests.model.follow_world import Change, Place, Refused, Table, TypedRow
+from tests.model.follow_programs import ALL, decode, finish_bronze, last_decode
+from tests.model.follow_world import Change, Place, Table, TypedRow
+from tidemark.core.following import Batch, BatchOffsets
+from tidemark.core.offsets import SpanSet
+from tidemark.delta.errors import TableConflict
+from tidemark.delta.noted_commits import NotedTable, NotedVersion, RowChange
 
 pytestmark = pytest.mark.slow
 
+_NOTE = "change"
+_SCHEMA = pa.schema(
+    [
+        ("plan_sequence", pa.int64()),
+        ("topic_id", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("rules", pa.int64()),
+    ]
+)
 _OPERATIONS = {
     "OPTIMIZE": Change.MAINTAIN,
     "SET TBLPROPERTIES": Change.MAINTAIN,
@@ -46,6 +59,10 @@ class RealTable:
         self._log = path / "_delta_log"
         self._properties = 0
 
+    def open(self) -> NotedVersion | None:
+        """Return the newest version; None without a table."""
+        return NotedTable(str(self._path), _NOTE).open() if self._log.exists() else None
+
     def version(self) -> int:
         return DeltaTable(self._path).version() + 1 if self._log.exists() else 0
 
@@ -53,8 +70,8 @@ class RealTable:
         """Return plan, offset and rules of each row, sorted."""
         if not self.version():
             return []
-        table = pa.table(DeltaTable(self._path).to_pyarrow_table())
-        return sorted(tuple(row.values()) for row in table.to_pylist())
+        rows = pa.table(DeltaTable(self._path).to_pyarrow_table()).to_pylist()
+        return sorted((row["plan_sequence"], row["offset"], row["rules"]) for row in rows)
 
     def changes(self) -> list[Change]:
         """Return the kinds of the commits that the log still has."""
@@ -64,16 +81,17 @@ class RealTable:
         infos = (json.loads(line).get("commitInfo") for line in commit.read_text().splitlines())
         info = next(info for info in infos if info)
         if "userMetadata" in info:
-            return Change(info["userMetadata"])
+            return Change(json.loads(info["userMetadata"])[_NOTE])
         return _OPERATIONS[info["operation"]]
 
-    def digest(self, version: int) -> str | None:
-        commit = self._log / f"{version - 1:020d}.json"
-        return hashlib.sha256(commit.read_bytes()).hexdigest() if commit.exists() else None
+    def newest_note(self, *, over_deletions: bool) -> object:
+        """Return the kind of the newest commit of a decoder, if it is known."""
+        version = self.open()
+        return None if version is None else version.newest_note(over_deletions=over_deletions)
 
     def commit(
         self,
-        seen: tuple[int, str | None],
+        seen: NotedVersion | None,
         change: Change,
         remove: Collection[tuple[int, int, int]],
         add: Collection[tuple[int, int, int]],
@@ -81,35 +99,18 @@ class RealTable:
         """Commit right after a version, or after commits that change no row.
 
         Raises:
-            Refused: Another commit came first (`Conflict`).
+            TableConflict: Another commit came first.
         """
-        version, digest = seen
-        since = self.changes()[version - self.version() :] if version < self.version() else []
-        is_same = version <= self.version() and (not version or self.digest(version) == digest)
-        if not is_same or any(each is not Change.MAINTAIN for each in since):
-            raise Refused("Conflict")
-        properties = CommitProperties(
-            max_commit_retries=0, custom_metadata={"userMetadata": change.value}
-        )
-        if not self.version():
+        if seen is None:
+            if self.version():
+                raise TableConflict.of_version(str(self._path), 0)
+            metadata = {"userMetadata": json.dumps({_NOTE: change.value})}
+            properties = CommitProperties(max_commit_retries=0, custom_metadata=metadata)
             write_deltalake(self._path, _data(add), commit_properties=properties)
             return
-        table = DeltaTable(self._path)
-        plans = {row[0] for row in (*remove, *add)}
-        if not plans:
-            table.create_write_transaction(
-                [], "append", table.schema(), commit_properties=properties
-            )
-            return
-        # One commit removes and adds. All new rows have to match the condition.
-        here = f"plan IN ({', '.join(map(str, sorted(plans)))})"
-        kept = [row for row in self.rows() if row[0] in plans and row not in remove]
-        write_deltalake(
-            table,
-            _data([*kept, *add]),
-            mode="overwrite",
-            predicate=here,
-            commit_properties=properties,
+        rows = _data(add).to_batches() if add else None
+        seen.commit(
+            change.value, RowChange(removed=_offsets(remove), added=_offsets(add), rows=rows)
         )
 
     def maintain(self) -> None:
@@ -122,7 +123,8 @@ class RealTable:
             DeltaTable(self._path).alter.set_table_properties(properties, raise_if_not_exists=False)
 
     def delete(self, place: Place) -> None:
-        DeltaTable(self._path).delete(f'plan = {place.plan} AND "offset" = {place.offset}')
+        condition = f'plan_sequence = {place.plan} AND "offset" = {place.offset}'
+        DeltaTable(self._path).delete(condition)
 
     def restore(self, version: int) -> None:
         DeltaTable(self._path).restore(version - 1)
@@ -143,12 +145,21 @@ class RealTable:
 
 
 def _data(rows: Collection[tuple[int, int, int]]) -> pa.Table:
-    columns = [pa.array(column, pa.int64()) for column in zip(*rows, strict=True)]
-    return pa.table(
-        dict(
-            zip(("plan", "offset", "rules"), columns or [pa.array([], pa.int64())] * 3, strict=True)
-        )
+    return pa.Table.from_pylist(
+        [
+            {"plan_sequence": plan, "topic_id": "id", "partition": 0, "offset": offset, "rules": n}
+            for plan, offset, n in rows
+        ],
+        _SCHEMA,
     )
+
+
+def _offsets(rows: Collection[tuple[int, int, int]]) -> BatchOffsets:
+    plans = {plan for plan, _, _ in rows}
+    return {
+        Batch(plan, "id"): {0: SpanSet.of_numbers(offset for of, offset, _ in rows if of == plan)}
+        for plan in plans
+    }
 
 
 def _plain(row: TypedRow | Place) -> tuple[int, int, int]:
@@ -163,7 +174,7 @@ class DeltaHistory(FollowHistory):
     def __init__(self, seed: int, folder: Path) -> None:
         super().__init__(seed)
         self.real = {name: RealTable(folder / name) for name in ("typed", "quarantine")}
-        self._digests: dict[tuple[str, int], tuple[int, str | None]] = {}
+        self._opened: dict[tuple[str, int], NotedVersion | None] = {}
 
     def settle(self) -> None:
         """Kill all actors, and decode through the same calls."""
@@ -183,26 +194,23 @@ class DeltaHistory(FollowHistory):
         after: Table = getattr(self.world, call.port)
         match call.method:
             case "open":
-                # A decoder keeps the digest of the version that it opened.
-                real_digest = real.digest(table.version)
-                self._digests[call.port, table.digest] = (table.version, real_digest)
+                # A decoder keeps the version that it opened.
+                self._opened[call.port, table.digest] = real.open()
             case "commit":
                 seen, change, remove, add, _ = call.args
                 error = None
                 try:
                     real.commit(
-                        self._digests.get((call.port, seen.digest), (seen.version, None)),
+                        self._opened[call.port, seen.digest],
                         change,
                         [_plain(row) for row in remove],
                         [_plain(row) for row in add],
                     )
-                except (Refused, CommitFailedError) as refused:
+                except TableConflict as refused:
                     error = refused
                 assert (error is None) == (answer.error is None), (error, answer)
-                self._digests[call.port, after.digest] = (
-                    after.version,
-                    real.digest(after.version),
-                )
+                # A decoder continues from the version after its commit.
+                self._opened[call.port, after.digest] = real.open()
             case _ if after is not table:
                 getattr(real, call.method)(*call.args)
         self._compare(call, real, after)
@@ -218,6 +226,9 @@ class DeltaHistory(FollowHistory):
         assert real.version() == table.version, call
         assert real.rows() == sorted(map(_plain, table.rows)), call
         assert real.changes() == [commit.change for commit in table.log], call
+        if call.port == "typed":
+            last = last_decode(table, ALL)
+            assert real.newest_note(over_deletions=True) == (last and last.change), call
 
 
 def test_the_tables_of_the_model_behave_as_delta_tables(tmp_path: Path) -> None:
@@ -227,12 +238,3 @@ def test_the_tables_of_the_model_behave_as_delta_tables(tmp_path: Path) -> None:
         history.run(60)
         commits += sum(table.version() for table in history.real.values())
     assert commits >= 20
-
-
-def test_a_late_commit_to_a_delta_table_is_refused(tmp_path: Path) -> None:
-    real = RealTable(tmp_path / "typed")
-    real.commit((0, None), Change.DECODE, [], [(1, 1, 1)])
-    seen = (1, real.digest(1))
-    real.commit(seen, Change.DECODE, [], [(2, 2, 1)])
-    with pytest.raises(Refused):
-        real.commit(seen, Change.DECODE, [(1, 1, 1)], [(1, 3, 1)])
