@@ -15,7 +15,7 @@ from tests.support.histories import random_steps
 from tests.support.plans import MemoryPipeline, make_plan
 from tidemark.bronze.ingest.ledgers import read_checked_ledger
 from tidemark.core.bookmark import Bookmark, OffsetList
-from tidemark.core.decode_round import DecodeRound
+from tidemark.core.decode_round import DecodeRound, cleared_bookmark
 from tidemark.core.errors import TidemarkError
 from tidemark.core.events import ControlEvent, Planned
 from tidemark.core.following import (
@@ -268,6 +268,15 @@ def test_a_rejected_plan_leaves_both_tables() -> None:
     after = step.bookmark({}, {}, has_failed=False)
     assert after is not None
     assert (after.removed, after.changes_quarantine) == (OffsetList(spans={"id-1": spans}), True)
+
+
+def test_after_a_decode_from_scratch_all_plans_are_pending() -> None:
+    found = read_all(table_of(*EVENTS), "events")
+    cleared = cleared_bookmark(found, PublishRule.CHECKED)
+    step = next_round(cleared)
+    assert [batch.sequence for batch in step.chosen((), 100)] == [1, 2, 3]
+    assert step.surplus == {}
+    assert cleared_bookmark(read_all(table_of(), "events"), PublishRule.CHECKED) is None
 
 
 def test_a_replay_lists_its_offsets() -> None:

@@ -20,7 +20,7 @@ from tidemark.core.following import (
     intersection,
     required,
 )
-from tidemark.core.offsets import SpanSet, size_of, union_by_partition
+from tidemark.core.offsets import Span, SpanSet, size_of, union_by_partition
 from tidemark.core.publication import PublishRule
 
 
@@ -184,6 +184,29 @@ class DecodeRound:
             plans=SpanSet.of_numbers(batch.sequence for batch in whole),
             spans=_by_topic(part, replayed),
         )
+
+
+def cleared_bookmark(found: PlansSince, publish: PublishRule) -> Bookmark | None:
+    """Return the bookmark of a commit that removes all rows, so that all plans are decoded again.
+
+    Args:
+        found: Result of `read_all`.
+        publish: Which landed offsets are required.
+
+    Returns:
+        None for a pipeline without events.
+    """
+    if not found.event:
+        return None
+    return Bookmark(
+        event=found.event,
+        digest=found.digest,
+        publish=publish,
+        pending=SpanSet.of([Span(1, max(found.now, default=1) + 1)]),
+        decoded=OffsetList(),
+        removed=None,
+        changes_quarantine=True,
+    )
 
 
 def _plans_of(offsets: BatchOffsets) -> Collection[int]:
