@@ -15,7 +15,7 @@ PlaceIn = Callable[[Store], str]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option for the code that only tables in object stores use."""
+    """Add an option that runs the code for tables in object stores on tables in folders."""
     parser.addoption(
         "--copied-logs",
         action="store_true",

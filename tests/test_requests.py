@@ -73,6 +73,6 @@ def test_no_step_makes_more_requests_than_its_limit(measure: Measure, tmp_path: 
     assert above == {}, "\n".join(f"{step}: {costs[step].requests}" for step in above)
 
 
-def test_every_step_has_a_limit_and_a_target() -> None:
+def test_every_step_has_a_limit_and_each_step_with_copies_a_target() -> None:
     assert set(LIMITS) == set(STEPS)
     assert set(TARGETS) == {step for step in STEPS if not step.startswith("first_")}

@@ -33,7 +33,8 @@ TARGETS: Mapping[str, int] = {
     "check": 60,
     "run": 250,
 }
-"""Target for the requests of each step. `tests/test_requests.py` enforces the present limits."""
+"""Target for the requests of each step on a machine with copies of the logs.
+`tests/test_requests.py` enforces the present limits."""
 
 
 class _Stores:

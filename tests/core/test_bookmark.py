@@ -58,7 +58,7 @@ def test_a_bookmark_is_read_from_its_metadata(bookmark: Bookmark) -> None:
     assert Bookmark.from_metadata(json.loads(json.dumps(bookmark.as_metadata()))) == bookmark
 
 
-def test_metadata_have_runs_of_plan_numbers() -> None:
+def test_metadata_list_plan_numbers_as_runs() -> None:
     assert METADATA == {
         "form": 1,
         "event": 17,
@@ -98,7 +98,7 @@ def test_other_values_are_no_bookmark(value: Any) -> None:
         ("changes_quarantine", None),
     ],
 )
-def test_a_damaged_or_newer_bookmark_is_unknown(key: str, value: Any) -> None:
+def test_a_bookmark_that_is_damaged_or_in_another_format_is_unknown(key: str, value: Any) -> None:
     assert Bookmark.from_metadata({**METADATA, key: value}) is None
     assert (
         Bookmark.from_metadata({name: METADATA[name] for name in METADATA if name != key}) is None
@@ -107,7 +107,7 @@ def test_a_damaged_or_newer_bookmark_is_unknown(key: str, value: Any) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(sorted(METADATA)), values)
-def test_a_bookmark_with_any_other_value_raises_nothing(key: str, value: Any) -> None:
+def test_reading_metadata_with_any_value_raises_nothing(key: str, value: Any) -> None:
     Bookmark.from_metadata({**METADATA, key: value})
 
 
@@ -116,7 +116,7 @@ def test_a_year_of_pending_plans_is_one_run() -> None:
 
 
 def test_pending_plans_in_too_many_runs_contain_a_few_other_plans() -> None:
-    """The nearest runs are joined, so the least number of other plans is compared."""
+    """The nearest runs are joined, so the next decode compares the fewest other plans."""
     numbers = [*range(0, 4 * MAX_RUNS, 4), *range(9_001, 9_101, 2)]
     limited = limited_pending(SpanSet.of_numbers(numbers))
     assert len(limited.spans) == MAX_RUNS

@@ -63,13 +63,13 @@ class MemoryTypedTable:
     Attributes:
         pipeline: The pipeline.
         chance: Chooses the sizes of rounds, and kills.
-        publish: Which landed offsets are decoded.
+        publish: The rule by which landed offsets are decoded.
         rows: The rows of the typed table.
         entries: The entries of the quarantine.
         log: The bookmarks of commits to the typed table.
-        followed: Number of these commits that the quarantine has followed; None if it is unknown.
-        deleted: Rows that another program has deleted, and that no comparison has brought back.
-        rule: Number of the decoding rules. Each rule fails for other offsets.
+        followed: Number of these commits that the quarantine has followed; None if unknown.
+        deleted: Rows that another program has deleted, and that no round can have brought back.
+        rule: Remainder, after division by five, of the offsets that cannot be decoded.
     """
 
     pipeline: MemoryPipeline
@@ -87,7 +87,7 @@ class MemoryTypedTable:
         return {Place(each[3], *each[:3]) for each in self.pipeline.table.rows}
 
     def decode(self, replayed: BatchOffsets | None = None) -> bool:
-        """Make rounds until nothing is left; return False if a driver was killed before."""
+        """Make rounds until no work is left; return False if the driver is killed before."""
         for _ in range(500):
             bookmark = self.round(replayed)
             replayed = None
@@ -152,13 +152,16 @@ class MemoryTypedTable:
         return False
 
     def check(self) -> None:
-        """Check that each offset is in the table once, and is allowed at the bookmark."""
+        """Check that no row is in the table twice, and that the bookmark allows each row."""
         assert len({place[1:] for place in self.rows}) == len(self.rows)
         may_stay = allowed(self.plans, self.log[-1].publish)
         assert all(is_in(place, may_stay) for place in self.rows)
 
     def check_end(self) -> None:
-        """Check that each published record is in one of both tables, and no other one."""
+        """Check that each published record is in one table, unless another program deleted it.
+
+        No hidden record is in either table.
+        """
         newest = self.pipeline.ledger.plans.values()
         published = {p for p in self.bronze if is_in(p, required(newest, self.publish))}
         assert published - self.deleted <= self.rows | self.entries
@@ -171,8 +174,8 @@ class MemoryTypedTable:
 @pytest.mark.parametrize(
     "seed", [0, 3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(50, 80))]
 )
-def test_random_decodes_have_each_published_record_in_one_table(seed: int) -> None:
-    """Decoders are killed, other programs delete rows, and bookmarks and entries are lost."""
+def test_random_decodes_put_each_published_record_in_one_table(seed: int) -> None:
+    """Decoders are killed, other programs delete rows, and bookmarks are lost."""
     chance, pipeline = Random(seed), MemoryPipeline()
     typed = MemoryTypedTable(pipeline, chance)
     ended = 0
@@ -220,10 +223,10 @@ def next_round(bookmark: Bookmark | None, *more: Collection[ControlEvent]) -> De
     ("waiting", "most", "plans"),
     [((), 15, [1, 2, 3]), ((), 14, [1, 2]), ((), 1, [1]), ((1,), 9, [2]), ((1, 2, 3), 9, [])],
 )
-def test_a_round_chooses_whole_plans_the_oldest_first(
+def test_a_round_chooses_whole_plans_from_the_oldest_on(
     waiting: Collection[int], most: int, plans: list[int]
 ) -> None:
-    """A plan that is larger than the limit is the only one."""
+    """A plan that is larger than the limit is chosen alone."""
     step = first_round()
     decoded = step.chosen(waiting, most)
     assert [batch.sequence for batch in decoded] == plans
@@ -246,7 +249,10 @@ def test_rounds_continue_with_the_pending_plans() -> None:
 
 
 def test_a_commit_without_rows_follows_a_visible_event() -> None:
-    """A late decoder has then opened an older version. A plan alone needs no commit."""
+    """The version that a late decoder has opened is then no longer the newest one.
+
+    An event that records only a plan needs no commit.
+    """
     step = first_round()
     bookmark = step.bookmark(step.chosen((), 100), {}, has_failed=False)
     plan = make_plan((0, 50, 55), sequence=4)
@@ -270,7 +276,7 @@ def test_a_rejected_plan_leaves_both_tables() -> None:
     assert (after.removed, after.changes_quarantine) == (OffsetList(spans={"id-1": spans}), True)
 
 
-def test_after_a_decode_from_scratch_all_plans_are_pending() -> None:
+def test_a_decode_from_scratch_leaves_all_plans_pending() -> None:
     found = read_all(table_of(*EVENTS), "events")
     cleared = cleared_bookmark(found, PublishRule.CHECKED)
     step = next_round(cleared)
@@ -280,7 +286,7 @@ def test_after_a_decode_from_scratch_all_plans_are_pending() -> None:
 
 
 def test_a_replay_lists_its_offsets() -> None:
-    """Pending and hidden offsets are not decoded again."""
+    """Offsets of pending plans, and offsets that are not required, are not decoded again."""
     step = first_round()
     step = next_round(step.bookmark(step.chosen((2,), 100), {}, has_failed=True))
     part = {0: SpanSet.of([Span(12, 14)])}

@@ -1,4 +1,4 @@
-"""Tests of the offsets that follow from events, and of their difference between two events."""
+"""Tests of the required and allowed offsets at an event, and of their changes between events."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ def rows_of_a_replacement() -> list[Row]:
     return encode("events", 7, NOW, [Planned(plan=plan), older])
 
 
-def test_the_digest_of_an_event_is_that_of_its_values() -> None:
-    """Engines return rows and columns in other orders, columns that are null, and local times."""
+def test_the_digest_of_an_event_depends_on_its_values_alone() -> None:
+    """Engines may return rows and columns in any order, columns that are null, and local times."""
     rows = rows_of_a_replacement()
     assert event_digest(rows) == (
         "7b3693d84dbe776b5cd1578c4661ec2e08416b9cc3a9216b526e52ef94af62ed"
@@ -245,7 +245,7 @@ def check_changes(table: MemoryControlTable, event: int, chance: Random) -> None
             assert found.surplus(bookmark, publish) == surplus
             expected = missing
             if not more and earlier is publish:
-                # Pending plans that were not requested.
+                # Pending plans that were not requested are not read unless an event affects them.
                 read = found.now.keys()
                 expected = {
                     batch: spans
@@ -265,7 +265,7 @@ def check_changes(table: MemoryControlTable, event: int, chance: Random) -> None
     "seed", [3, 10, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 40))]
 )
 def test_changes_since_an_event_equal_the_difference_of_whole_ledgers(seed: int) -> None:
-    """Histories of the services: with replacements, undos, RESTOREs, and lost control events."""
+    """The services record replacements, undos, RESTOREs, and losses of control events."""
     table = pipeline_with_history(seed, with_repairs=True).control
     chance = Random(seed)
     events = sorted({row["event_number"] for row in table.rows})
@@ -275,7 +275,7 @@ def test_changes_since_an_event_equal_the_difference_of_whole_ledgers(seed: int)
 
 @dataclass
 class RandomEvents:
-    """Random events of a few plans, including those of repairs. Services refuse some of them."""
+    """Random events of a few plans, also of repairs. The services would not record all of them."""
 
     chance: Random
 
@@ -323,7 +323,7 @@ class RandomEvents:
         )
 
     def _landing(self, plan: Plan) -> Landed:
-        """Return a landing that has missed some ranges."""
+        """Return a landing of at least one range of a plan."""
         ranges = [(r.partition, r.start, r.end) for r in plan.ranges]
         return landed(plan, *self.chance.sample(ranges, self.chance.randint(1, len(ranges))))
 
@@ -355,14 +355,14 @@ class RandomEvents:
         ]
 
     def _adopt(self, records: list[PlanRecord]) -> list[ControlEvent]:
-        """Also abandon an open plan."""
+        """Adopt or abandon an open plan."""
         opened = [each.plan.sequence for each in records if each.is_open][:1]
         if self.chance.random() < 0.5:
             return [Abandoned(sequence=each, **BY) for each in opened]
         return [Adopted(sequence=each, origin=RunOrigin("test:later")) for each in opened]
 
     def _repair(self, records: list[PlanRecord]) -> list[ControlEvent]:
-        """Land plans again, undo or abandon others, and replace one by a plan of another copy."""
+        """Land plans again, undo or abandon some, or record other plans under their numbers."""
         events: list[ControlEvent] = []
         for each in self.chance.sample(records, len(records) // 2):
             number = each.plan.sequence
@@ -384,7 +384,7 @@ class RandomEvents:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32))
-def test_changes_since_an_event_follow_from_any_events(seed: int) -> None:
+def test_changes_since_an_event_are_right_for_any_events(seed: int) -> None:
     chance = Random(seed)
     history = RandomEvents(chance)
     for _ in range(24):
@@ -395,7 +395,7 @@ def test_changes_since_an_event_follow_from_any_events(seed: int) -> None:
 
 
 def settled_plans(number: int) -> list[Collection[ControlEvent]]:
-    """Return the events of published plans."""
+    """Return the events of some published plans."""
     plans = [make_plan((0, 10 * n, 10 * n + 5), sequence=n) for n in range(1, number + 1)]
     steps: list[Collection[ControlEvent]] = []
     for plan in plans:
@@ -441,7 +441,7 @@ def test_changes_since_an_event_need_few_rows_of_a_long_ledger() -> None:
 
 
 def test_an_event_of_another_ledger_is_unknown() -> None:
-    """An older ledger has grown to the same number; or it has no such event."""
+    """An older ledger has grown to the same number, or has no event with that number."""
     steps = settled_plans(3)
     table = table_of(*steps)
     bookmark = bookmark_at(table, 6)
@@ -462,7 +462,7 @@ def test_without_a_bookmark_all_required_offsets_are_missing() -> None:
 
 
 def test_events_during_the_read_are_left_for_the_next_decode() -> None:
-    """They are in the histories of plans that were read later."""
+    """The histories of plans, which are read after the newest event, contain these events."""
     steps = settled_plans(2)
     table = table_of(*steps)
     bookmark = bookmark_at(table, 1)
@@ -489,7 +489,7 @@ def test_a_duplicate_row_is_an_error(event: int) -> None:
 
 
 def test_events_that_change_no_offsets_are_not_visible() -> None:
-    """An open plan, and the start of a pipeline; only a decode with nothing to do follows them."""
+    """Examples are an open plan and the start of a pipeline. They need no commit of a decoder."""
     steps = settled_plans(1)
     table = table_of(*steps, [Planned(plan=make_plan((0, 50, 55), sequence=2))])
     found = read_since(table, "events", bookmark_at(table, 3), CHECKED)
@@ -506,7 +506,7 @@ def runs(numbers: Collection[int]) -> list[tuple[int, int, int]]:
 
 
 def as_events(history: Events) -> MemoryControlTable:
-    """Return the events of a history of the model as events of the package."""
+    """Return a control table with the events of a history of the model."""
     plans: dict[int, Plan] = {}
     steps: list[Collection[ControlEvent]] = []
     for number, event in enumerate(history):
@@ -558,7 +558,7 @@ def _superseded_by(plan: Plan, before: Events) -> list[ControlEvent]:
 
 
 def _rewound(event: Event, before: Events, plans: dict[int, Plan]) -> list[ControlEvent]:
-    """Return the events of a repair: all plans that the bronze table has land again."""
+    """Return the events of a repair, which lands all plans of the bronze table again."""
     held: dict[int, set[int]] = {}
     for place in event.held:
         held.setdefault(place.plan, set()).add(place.offset)

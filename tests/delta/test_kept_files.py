@@ -1,4 +1,4 @@
-"""Tests of the files that later processes take instead of reading an object store."""
+"""Tests of the files that later processes use instead of reading an object store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def stored(folder: Path) -> Path:
     return file
 
 
-def test_a_later_process_finds_a_file_by_its_table_name_and_tag(folder: Path) -> None:
+def test_a_later_process_finds_a_file_by_its_table_and_name_and_tag(folder: Path) -> None:
     KeptFiles(folder, URI).write(commit(1), "tag", b"content")
     assert KeptFiles(folder, URI).read(commit(1), "tag") == b"content"
     assert KeptFiles(folder, URI).read(commit(2), "tag") is None
@@ -53,7 +53,7 @@ def test_no_other_user_can_read_the_files(folder: Path) -> None:
     ],
     ids=["empty", "cut", "digest only", "altered", "altered digest"],
 )
-def test_a_damaged_file_is_missing(folder: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_file_counts_as_missing(folder: Path, damage: Callable[[bytes], bytes]) -> None:
     kept = KeptFiles(folder, URI)
     kept.write(commit(1), "tag", b"content")
     file = stored(folder)
@@ -99,7 +99,7 @@ def no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_files, "_tidied", set())
 
 
-def test_tables_that_no_process_uses_are_removed(folder: Path, no_folder: None) -> None:
+def test_files_that_have_not_changed_for_40_days_are_removed(folder: Path, no_folder: None) -> None:
     assert kept_files_of(URI) is None
     for uri in (URI, f"{URI}2"):
         KeptFiles(folder, uri).write(commit(1), "tag", b"content")

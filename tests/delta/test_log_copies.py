@@ -45,7 +45,7 @@ APP = "app"
 
 @pytest.fixture
 def copied(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Open tables in folders as tables in an object store. Keep no files, unless a test does."""
+    """Open tables in folders as tables in an object store. A test sets the folder of kept files."""
     monkeypatch.setattr(log_copies, "is_copied", lambda _: True)
     monkeypatch.setattr(kept_files, "_kept_in", None)
     forget_copies()
@@ -272,7 +272,7 @@ def test_a_control_file_is_read_from_the_copy_and_a_missing_one_from_the_table(
         query_rows(opened(uri).with_files("pipeline = 'a'"), "SELECT * FROM t WHERE pipeline='a'")
 
 
-def test_a_later_process_takes_control_files_that_an_earlier_one_has_kept(
+def test_a_later_process_uses_control_files_that_an_earlier_one_has_kept(
     tmp_path: Path, copied: None
 ) -> None:
     keep_files_in(tmp_path / "kept")
@@ -285,7 +285,7 @@ def test_a_later_process_takes_control_files_that_an_earlier_one_has_kept(
     assert query_rows(opened(uri).with_files("true"), "SELECT value FROM t") == [{"value": 1}]
 
 
-def test_a_query_of_payload_leaves_no_file(tmp_path: Path, copied: None) -> None:
+def test_a_query_of_a_table_with_payload_leaves_no_file(tmp_path: Path, copied: None) -> None:
     keep_files_in(tmp_path / "kept")
     uri = str(tmp_path / "table")
     for value in (1, 2):
@@ -297,7 +297,7 @@ def test_a_query_of_payload_leaves_no_file(tmp_path: Path, copied: None) -> None
         assert query_rows(rows, "SELECT value FROM t WHERE value > 1") == [{"value": 2}]
     assert not folder.exists()
     assert not [*table._folder.path.rglob("*c000*"), *(tmp_path / "kept").rglob("data-*")]
-    # The condition of these rows is not on a column with statistics.
+    # Statistics exclude no file for a condition on an expression.
     sql = "SELECT value FROM t WHERE value * 2 = 2"
     assert query_rows(table, sql, "value * 2 = 2") == [{"value": 1}]
 

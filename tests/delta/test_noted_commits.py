@@ -270,7 +270,7 @@ def test_a_note_is_found_in_a_long_log(uri: str) -> None:
 
 
 def test_a_note_is_unknown_without_its_commit(uri: str) -> None:
-    """Programs write other metadata, too."""
+    """Other programs write metadata, too."""
     opened(uri).commit("a", RowChange())
     properties = CommitProperties(custom_metadata={"userMetadata": json.dumps(["note"])})
     DeltaTable(uri).optimize.compact(commit_properties=properties)
@@ -280,7 +280,7 @@ def test_a_note_is_unknown_without_its_commit(uri: str) -> None:
     assert opened(uri).newest_note() is None
 
 
-def test_notes_since_a_commit(uri: str, tmp_path: Path) -> None:
+def test_notes_since_a_known_commit_are_returned_oldest_first(uri: str, tmp_path: Path) -> None:
     opened(uri).commit("a", RowChange())
     first = opened(uri).ref
     shutil.copytree(uri, tmp_path / "copy")
@@ -298,7 +298,7 @@ def test_notes_since_a_commit(uri: str, tmp_path: Path) -> None:
     assert opened(uri).notes_since(first) is None
 
 
-def test_the_offsets_of_rows_by_plan_and_topic(uri: str) -> None:
+def test_offsets_of_rows_are_returned_by_plan_and_topic(uri: str) -> None:
     append(uri)
     version = opened(uri)
     everything = batch(1, (0, 4)) | batch(1, (0, 4), topic_id="id-2") | batch(5, (50, 51))

@@ -330,8 +330,8 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
     ),
     "tests/spec/test_upsert.py": (("older-records-merge-by-all-keys", "I1", Replace("False")),),
 }
-"""Test files, and their fences: marker, invariant, and operation. Some rows also have an option -k
-that selects tests, and whether these tests need Kafka or Spark.
+"""Fences by the test files that notice their removal: marker, invariant, and operation. Some rows
+also have a value of the option -k, and whether the selected tests need Kafka or Spark.
 """
 
 

@@ -1,7 +1,7 @@
 """The tables of the model behave as Delta tables: both get the same calls in random histories.
 
 Each commit, conflict, deletion, compaction, RESTORE, copy and cleaned log of the typed table and
-the quarantine also happens in a real table. The commits of decoders are those of `NotedVersion`.
+the quarantine also happens in a real table. Decoders commit with `NotedVersion`.
 The rows, the log, the newest note and the refusals of both must be the same.
 """
 

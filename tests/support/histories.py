@@ -31,7 +31,7 @@ def pipeline_with_history(seed: int, *, with_repairs: bool = False) -> MemoryPip
 
 
 def random_steps(pipeline: MemoryPipeline, chance: Random, *, with_repairs: bool) -> Iterator[None]:
-    """Take 60 random steps of a pipeline; pause after each. See `pipeline_with_history`."""
+    """Take 60 random steps of a pipeline, and yield after each. See `pipeline_with_history`."""
     steps = {
         "elect": 2,
         "abandon": 2,
@@ -71,7 +71,7 @@ def random_steps(pipeline: MemoryPipeline, chance: Random, *, with_repairs: bool
 
 
 def _correct(step: str, pipeline: MemoryPipeline, chance: Random) -> None:
-    """Abandon plans, restore a table, replace landed rows, undo a plan, or decide about it."""
+    """Correct the pipeline in one way, or record a publication decision."""
     match step:
         case "abandon":
             _abandon(pipeline)

@@ -1,7 +1,7 @@
 """The steps whose requests are counted: 300 records of three partitions.
 
-A machine that runs a pipeline has copies of its logs from the run before. The two first steps are
-those of a machine that has none.
+A machine that has run a pipeline before has copies of the logs. `first_plan` and `first_run` are
+steps on a machine without copies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STEPS = (
 )
 """The steps, in the order in which they run."""
 PLACES = ("steps", "first", "run")
-"""The places that `measure_steps` and `measure_run` use."""
+"""Places in the store of the tables that `measure_steps` and `measure_run` use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def counted_home(folder: Path) -> Iterator[tuple[StoreHome, RequestCounter]]:
 def measure_steps(
     home: StoreHome, counter: RequestCounter, place: Callable[[str], None]
 ) -> Mapping[str, StepCost]:
-    """Run each step of a run once, in a separate command. Return the cost of each step.
+    """Run each step except `first_run` and `run` once, in a command of its own. Return the costs.
 
     Args:
         home: The home, prepared for the place `steps`.
@@ -62,7 +62,7 @@ def measure_steps(
     """
     place("steps")
     first = {"first_plan": _measured(home, counter, "plan")}
-    # Copies the logs of the other tables.
+    # Also copies the logs of the tables that a plan does not read.
     home.command("run", PIPELINE)
     idle = {
         step: _measured(home, counter, command)
@@ -85,7 +85,7 @@ def measure_steps(
 def measure_run(
     home: StoreHome, counter: RequestCounter, place: Callable[[str], None]
 ) -> Mapping[str, StepCost]:
-    """Run all steps in one command, without and with copies. Return the costs.
+    """Run all steps in one command, first without copies and then with them. Return the costs.
 
     Args:
         home: The home, prepared for the places `first` and `run`.

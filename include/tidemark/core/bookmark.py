@@ -1,8 +1,10 @@
 """How far a typed table has followed the events of its bronze pipeline.
 
-Each commit of a decoder to the typed table has a bookmark in its metadata; nothing else records the
-progress of decodes. If the bookmark is unknown, the next decode compares all offsets of the typed
-table with the ledger.
+In the protocol of docs/adr/0028-derived-tables-follow-the-ledger.md, the metadata of each commit of
+a decoder to the typed table contain a bookmark. Nothing else records the progress of decodes. If
+the bookmark is unknown, the next decode compares all offsets of the typed table with the ledger.
+
+Only tests use this protocol so far.
 """
 
 from __future__ import annotations
@@ -16,27 +18,29 @@ from tidemark.core.offsets import Span, SpanSet, span_lists, spans_by_partition
 from tidemark.core.publication import PublishRule
 
 MAX_RUNS = 1_000
-"""Maximum number of runs of plan numbers, or of ranges of offsets, in a bookmark. Each opening of
-the typed table reads the newest commits of its log, and so their bookmarks."""
+"""Maximum number of runs of plan numbers, and of ranges of offsets, in each list of a bookmark.
+
+Each opening of the typed table reads the newest commits of its log, and so their bookmarks.
+"""
 
 _FORM = 1
-"""Number of the form of the metadata. A bookmark of another form is unknown."""
+"""Number of the metadata format. A bookmark in another format is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetList:
-    """The offsets that a commit decoded or removed.
+    """The offsets that a commit decoded, or those whose rows it removed.
 
     Attributes:
         plans: Numbers of the bronze plans whose offsets are all in the list.
-        spans: Offsets of other plans, for example of a replay, by topic id and partition.
+        spans: Further offsets, for example of a replay, by topic id and partition.
     """
 
     plans: SpanSet = field(default_factory=SpanSet)
     spans: Mapping[str, Mapping[int, SpanSet]] = field(default_factory=dict)
 
     def limited(self) -> Self | None:
-        """Return the same offsets; None if they have more than `MAX_RUNS` runs or ranges."""
+        """Return the list; None if it has more than `MAX_RUNS` runs or ranges."""
         ranges = [span for some in self.spans.values() for each in some.values() for span in each]
         return None if max(len(self.plans.spans), len(ranges)) > MAX_RUNS else self
 
@@ -49,7 +53,11 @@ class OffsetList:
 
     @classmethod
     def parsed(cls, found: Any) -> Self:
-        """Return the list with some metadata; raises TypeError and others for other values."""
+        """Return the list with these metadata.
+
+        Raises:
+            AttributeError, KeyError, TypeError, ValueError: The value has another form.
+        """
         return cls(
             plans=_runs(found["plans"]),
             spans={each: _spans(some) for each, some in found["spans"].items()},
@@ -66,13 +74,13 @@ class Bookmark:
     Attributes:
         event: Number of the newest event of the bronze pipeline that was followed.
         digest: Digest of that event; see `event_rows.event_digest`.
-        publish: Which landed offsets were required.
-        pending: Numbers of the bronze plans that are left for a later commit. May contain numbers
-            of plans that are not required, because a long run needs less space than a short list.
+        publish: The rule by which landed offsets were required.
+        pending: Numbers of the bronze plans that are left for a later commit. A run may contain
+            numbers of plans that are not required, because these change nothing.
         decoded: The offsets that the commit decoded; None if there are too many to list. The
             quarantine then compares all claimed offsets.
-        removed: The offsets of removed rows, or of rows that a replay replaced; None if there are
-            too many. The upsert table is then rebuilt.
+        removed: The offsets of rows that the commit removed, or that a replay replaced; None if
+            there are too many to list. The next merge then rebuilds the upsert table.
         changes_quarantine: Whether the quarantine has to follow the commit.
     """
 
@@ -105,7 +113,7 @@ class Bookmark:
             found: Any value from JSON, because other programs write metadata too.
 
         Returns:
-            None if the value is no bookmark of this form.
+            None if the value is no bookmark in this format.
         """
         try:
             return cls._parsed(found)
@@ -115,10 +123,10 @@ class Bookmark:
     @classmethod
     def _parsed(cls, found: Any) -> Self:
         if _number(found["form"]) != _FORM:
-            raise ValueError(f"form {_FORM}, not {found['form']}")
+            raise ValueError(f"expected format {_FORM}; got {found['form']}")
         digest, changes_quarantine = found["digest"], found["changes_quarantine"]
         if not isinstance(digest, str) or not isinstance(changes_quarantine, bool):
-            raise TypeError(f"a text and a boolean, not {digest!r} and {changes_quarantine!r}")
+            raise TypeError(f"expected str and bool; got {digest!r} and {changes_quarantine!r}")
         decoded, removed = (
             None if found[name] is None else OffsetList.parsed(found[name])
             for name in ("decoded", "removed")
@@ -137,8 +145,8 @@ class Bookmark:
 def limited_pending(pending: SpanSet) -> SpanSet:
     """Return pending plans in at most `MAX_RUNS` runs.
 
-    If there are more, joins the runs with the fewest numbers between them. The plans of these
-    numbers become pending too: the next decode compares their offsets.
+    If there are more, the runs with the fewest numbers between them are joined. Required plans with
+    numbers between them become pending again: the next decode compares their offsets.
     """
     others = [Span(before.end, after.start) for before, after in pairwise(pending)]
     others.sort(key=lambda each: each.size)
@@ -161,5 +169,5 @@ def _spans(found: Any) -> Mapping[int, SpanSet]:
 
 def _number(found: Any) -> int:
     if type(found) is not int or not 0 <= found < 2**63:
-        raise TypeError(f"a whole number of a Delta column, not {found!r}")
+        raise TypeError(f"expected a whole number from 0 to 2**63 - 1; got {found!r}")
     return found

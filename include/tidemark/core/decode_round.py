@@ -1,7 +1,10 @@
 """One round of a decode: the offsets that its commit decodes and removes, and its bookmark.
 
-A round reads the ledger and the tables, chooses whole bronze plans, decodes them, and makes one
-commit to the typed table. The next round continues from the bookmark of that commit.
+A round reads the ledger and the tables, chooses whole bronze plans, decodes them, and makes at most
+one commit to the typed table. The next round continues from the bookmark of that commit.
+
+The protocol is in docs/adr/0028-derived-tables-follow-the-ledger.md. Only tests use this module so
+far.
 """
 
 from __future__ import annotations
@@ -29,11 +32,11 @@ class DecodeRound:
     """The differences of a typed table from the newest event of its bronze pipeline.
 
     Attributes:
-        found: The plans that may differ.
+        found: The plans whose offsets may have changed.
         examined: Numbers of the plans that were requested from `read_since`.
         earlier: The newest bookmark of the typed table; None if it is unknown.
-        publish: Which landed offsets are required.
-        missing: Offsets to decode.
+        publish: The rule by which landed offsets are required.
+        missing: Offsets to decode, in this round or a later one.
         surplus: Offsets of rows to remove.
     """
 
@@ -58,10 +61,10 @@ class DecodeRound:
         Args:
             found: Result of `read_since`.
             earlier: The bookmark.
-            publish: Which landed offsets are required.
-            present: Offsets of typed rows, at least those that are missing by the bookmark.
+            publish: The rule by which landed offsets are required.
+            present: Offsets of typed rows, at least those in `found.missing`.
             examined: Numbers of the plans that were requested from `read_since`: some pending
-                plans, and the plans of a replay.
+                plans, and all plans of a replay.
         """
         return cls(
             found=found,
@@ -78,7 +81,7 @@ class DecodeRound:
 
         Args:
             found: Result of `read_all`.
-            publish: Which landed offsets are required.
+            publish: The rule by which landed offsets are required.
             present: Offsets of all typed rows.
         """
         plans = found.now.values()
@@ -96,7 +99,7 @@ class DecodeRound:
 
         Args:
             waiting: Numbers of plans that have to stay pending.
-            most: Maximum number of offsets; one plan may have more.
+            most: Maximum number of offsets. The first chosen plan may have more.
         """
         chosen: dict[int, BatchOffsets] = {}
         size = 0
@@ -107,16 +110,18 @@ class DecodeRound:
                 break
             size += size_of(spans)
             chosen[batch.sequence] = {**chosen.get(batch.sequence, {}), batch: spans}
-        # Plans between pending plans would need a longer list in the bookmark.
+        # Decoding a plan between pending plans adds a run to the bookmark.
         while chosen and len(self._pending(chosen).spans) > MAX_RUNS:
             chosen.popitem()
         return {batch: spans for own in chosen.values() for batch, spans in own.items()}
 
     def replayed(self, offsets: BatchOffsets, decoded: BatchOffsets) -> BatchOffsets:
-        """Return the part of some offsets that the bookmark of this round claims.
+        """Return the offsets of a replay that this round can decode again.
+
+        These are required, and their plans are not pending after the round.
 
         Args:
-            offsets: Offsets to decode again. Their plans were requested from `read_since`.
+            offsets: The requested offsets. Their plans were requested from `read_since`.
             decoded: The chosen offsets.
         """
         return intersection(offsets, self._claimed_after(self._pending(_plans_of(decoded))))
@@ -124,15 +129,16 @@ class DecodeRound:
     def bookmark(
         self, decoded: BatchOffsets, replayed: BatchOffsets, *, has_failed: bool
     ) -> Bookmark | None:
-        """Return the bookmark of the commit; None if nothing is to commit.
+        """Return the bookmark of the commit; None if the round needs no commit.
 
-        A commit is also needed if no row changes, but an event can have changed required or allowed
-        offsets since. A late decoder then finds a later version than the one that it has opened.
+        If an event since the earlier bookmark can change required or allowed offsets, a commit is
+        needed even if no row changes. A late decoder then finds a later version than the one that
+        it has opened.
 
         Args:
             decoded: The chosen offsets.
             replayed: Offsets that were decoded again.
-            has_failed: Whether some records of these offsets could not be decoded.
+            has_failed: Whether some of these records could not be decoded.
         """
         earlier = self.earlier
         is_moved = earlier is None or self.found.is_visible or earlier.publish is not self.publish
@@ -163,11 +169,11 @@ class DecodeRound:
         if self.earlier is None:
             return left
         known = self.examined.union(SpanSet.of_numbers(self.found.now))
-        # Plans that are not required need not be pending.
+        # Examined plans stay pending only if some of their offsets are missing.
         return self.earlier.pending.difference(known).union(left)
 
     def _unclaimed(self, earlier: Bookmark, pending: SpanSet) -> BatchOffsets:
-        """Return the offsets that the earlier bookmark claims, and the new one does not."""
+        """Return the offsets that the earlier bookmark claims and the new one does not."""
         before = claimed(self.found.before.values(), earlier)
         return difference(before, self._claimed_after(pending))
 
@@ -176,7 +182,7 @@ class DecodeRound:
         return {batch: spans for batch, spans in now.items() if batch.sequence not in pending}
 
     def _listed(self, decoded: BatchOffsets, replayed: BatchOffsets) -> OffsetList:
-        """Return decoded offsets: whole plans by number."""
+        """Return the decoded and replayed offsets as a list, whole plans by number."""
         now = required(self.found.now.values(), self.publish)
         whole = {batch for batch, spans in decoded.items() if spans == now.get(batch)}
         part = {batch: spans for batch, spans in decoded.items() if batch not in whole}
@@ -187,11 +193,11 @@ class DecodeRound:
 
 
 def cleared_bookmark(found: PlansSince, publish: PublishRule) -> Bookmark | None:
-    """Return the bookmark of a commit that removes all rows, so that all plans are decoded again.
+    """Return the bookmark of a commit that removes all typed rows. All plans are pending in it.
 
     Args:
         found: Result of `read_all`.
-        publish: Which landed offsets are required.
+        publish: The rule by which landed offsets are required.
 
     Returns:
         None for a pipeline without events.

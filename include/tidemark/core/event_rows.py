@@ -224,11 +224,11 @@ def check_no_duplicates(pipeline: str, rows: Iterable[Row]) -> None:
 def event_digest(rows: Iterable[Row]) -> str:
     """Return the SHA-256 of an event number's rows, in hexadecimal.
 
-    It depends on the values alone. The order of rows and columns, columns that are null, and the
-    engine that has read the rows do not matter.
+    The digest depends on the values alone. The order of rows and columns, columns that are null,
+    and the engine that has read the rows do not matter.
 
     Args:
-        rows: All rows with an event number of a pipeline.
+        rows: All rows of one event number of a pipeline.
     """
     contents = sorted(
         json.dumps(
@@ -241,7 +241,7 @@ def event_digest(rows: Iterable[Row]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of a column as JSON has it; a time as microseconds since 1970."""
+    """Return the value of a column for JSON; a time becomes its microseconds since 1970."""
     if isinstance(value, datetime):
         return (value - _1970) // timedelta(microseconds=1)
     return value

@@ -1,15 +1,16 @@
-"""The offsets of a bronze table that belong in the tables that are derived from it.
+"""The bronze offsets that belong in the tables derived from a bronze table.
 
 Two sets follow from the events of a pipeline, by plan:
 
 - *required* offsets belong in the typed table or the quarantine: the published ones. With
   `publish: always`, all landed offsets are required.
-- *allowed* offsets may stay there: the required ones, and landed offsets of plans without any
-  decision. After the loss of the control table, no plan has a decision.
+- *allowed* offsets may stay in the typed table: the required ones, and landed offsets of plans
+  without any decision. After the loss of the control table, no plan has a decision.
 
-A bookmark names an earlier event. The difference between both events follows from the events
-since, and from all events of the plans that they affect (`read_since`). No other plan has other
-offsets at the two events.
+A bookmark names an earlier event. The changes since that event follow from the later events and
+all events of the plans that these affect (`read_since`). The offsets of other plans are unchanged.
+
+The protocol is in docs/adr/0028-derived-tables-follow-the-ledger.md.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ VISIBLE_EVENTS = (
 )
 """Kinds of events that can change required or allowed offsets.
 
-A plan that replaces rows does so when it lands. A repair records a landing or an end of each plan
-that it changes.
+A plan that replaces rows does so when it lands. A repair records a landing or an undo of each plan
+whose offsets it changes.
 """
 
 
 class Batch(NamedTuple):
-    """The rows of a plan. A repair may record a plan of another topic under a number in use."""
+    """The rows of a plan. A repair may record a plan of another topic id under a number in use."""
 
     sequence: int
     topic_id: str
@@ -118,7 +119,7 @@ def intersection(some: BatchOffsets, others: BatchOffsets) -> BatchOffsets:
 
 
 def listed_part(offsets: BatchOffsets, listed: OffsetList | None) -> BatchOffsets:
-    """Return the part of some offsets that is in a list; all of them without a list."""
+    """Return those of the offsets that are in a list; all of the offsets without a list."""
     if listed is None:
         return offsets
     part = {
@@ -147,7 +148,8 @@ class EventRows(Protocol):
         Args:
             pipeline: Pipeline name.
             plans: Plan numbers.
-            with_replaced: Also return the `superseded` rows of plans whose rows they replace.
+            with_replaced: Also return the `superseded` rows that name one of these plans in
+                `superseded_by`.
         """
 
 
@@ -170,12 +172,12 @@ class PlansSince:
     now: Mapping[int, PlanRecord]
 
     def missing(self, bookmark: Bookmark | None, publish: PublishRule) -> BatchOffsets:
-        """Return the offsets that are required now, and that a bookmark does not claim."""
+        """Return the offsets that are required now and that a bookmark does not claim."""
         known = claimed(self.before.values(), bookmark) if bookmark else {}
         return difference(required(self.now.values(), publish), known)
 
     def surplus(self, bookmark: Bookmark, publish: PublishRule) -> BatchOffsets:
-        """Return the offsets that were allowed at a bookmark, and no longer are."""
+        """Return the offsets that were allowed at a bookmark and are no longer allowed."""
         were_allowed = allowed(self.before.values(), bookmark.publish)
         return difference(were_allowed, allowed(self.now.values(), publish))
 
@@ -192,18 +194,19 @@ def read_since(
     publish: PublishRule,
     more: SpanSet = _NO_PLANS,
 ) -> PlansSince | None:
-    """Return the plans that may have other required or allowed offsets than at a bookmark.
+    """Return the plans whose required or allowed offsets may have changed since a bookmark.
 
     Args:
         reader: Reads the control table.
         pipeline: Pipeline name.
         bookmark: The bookmark.
-        publish: The present rule. If the bookmark has another rule, every plan may differ, so all
-            plans are read.
-        more: Numbers of other plans to return, for example of pending plans.
+        publish: The present rule. If the bookmark has another rule, every plan may have changed, so
+            all plans are read.
+        more: Numbers of further plans to return, for example of pending plans.
 
     Returns:
-        None if the bookmark is unknown: the ledger does not have its event.
+        None if the bookmark is unknown: the ledger lacks its event, or has another event with the
+        same number.
 
     Raises:
         ControlTableDamaged: The control table has a row more than once.
@@ -229,8 +232,8 @@ class _Histories(NamedTuple):
     """All events of some plans.
 
     Attributes:
-        rows: Their rows, and those of the plans that replaced some of their rows.
-        plans: The numbers of the plans.
+        rows: Control rows of these plans, and of the plans that replace their rows.
+        plans: The numbers of these plans.
     """
 
     rows: Collection[Row]
@@ -238,9 +241,9 @@ class _Histories(NamedTuple):
 
 
 def _histories(reader: EventRows, pipeline: str, plans: SpanSet) -> _Histories:
-    """Read the events of plans, and of the plans whose rows they replace.
+    """Read the events of some plans, and of the plans whose rows they replace.
 
-    The offsets of a plan also depend on whether the plans have landed that replace its rows.
+    The offsets of a plan also depend on whether the plans that replace its rows have landed.
     """
     found: dict[frozenset[tuple[str, Any]], Row] = {}
 

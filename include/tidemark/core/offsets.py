@@ -95,7 +95,7 @@ class SpanSet:
 
     @classmethod
     def of_numbers(cls, numbers: Iterable[int]) -> Self:
-        """Build a set from single offsets, or from other numbers, for example of plans."""
+        """Build a set of single offsets, or of other numbers such as those of plans."""
         return cls.of(Span(number, number + 1) for number in numbers)
 
     def __iter__(self) -> Iterator[Span]:

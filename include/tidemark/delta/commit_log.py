@@ -106,7 +106,7 @@ def _reader(table: DeltaTable, versions: Sequence[int]) -> Callable[[str], bytes
 
 
 def _local_folder(table: DeltaTable) -> Path | None:
-    """Return the folder of a table on this machine; None for another one."""
+    """Return the folder of a table; None if it is not on a local disk."""
     address = urlsplit(table.table_uri)
     return Path(unquote(address.path)) if address.scheme in ("", "file") else None
 

@@ -188,7 +188,7 @@ class DeltaControlTable:
         return self._scan(pipeline, wanted)
 
     def _scan(self, pipeline: str, wanted: str) -> list[Row]:
-        """Return the rows of a pipeline for which an SQL condition is true."""
+        """Return the rows of a pipeline that meet an SQL condition."""
         table = self._with_rows(pipeline)
         if table is None:
             return []

@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _COPIED_BYTES = 8 * 1024 * 1024
-"""Most bytes of data files that are copied for a query."""
+"""Maximum total size of the data files that are copied for a query."""
 _COPIED_FILES = 64
+"""Maximum number of these files."""
 _RETRIES = 15
 """Retries of a commit after independent commits; the default of delta-rs."""
 
 Tags: TypeAlias = Mapping[str, str]
-"""Entity tags of files of a log, by file name. Files with different contents differ in the tag."""
+"""Entity tags of files of a log, by file name. Files with different contents have other tags."""
 
 
 class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
-    """One version of a table in an object store. The state in its log needs no further request.
+    """One version of a table in an object store. Reading the state in its log needs no request.
 
     Args:
         copy: The copy of the log.
@@ -49,7 +50,7 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
         self._local: DeltaTable | None = None
 
     def is_complete(self) -> bool:
-        """Whether the copy has all files of the log, which another program may have removed."""
+        """Whether the copy still has all files of the log. Another program may remove some."""
         return self.tags.keys() <= set(self._folder.log_until(self.version()))
 
     def deletion_vectors(self) -> Any:
@@ -70,7 +71,7 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
         return [uri.removeprefix(f"{self._folder.path}/") for uri in found]
 
     def versions_from(self, first: int) -> Sequence[int]:
-        """Return the versions from one on whose commits are in the log."""
+        """Return the versions whose commits are in the log, from `first` on."""
         end = self.version() + 1
         if first >= min(map(version_of, self.tags)):
             return range(first, end)
@@ -78,7 +79,7 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
             return sorted(version for version in self._copy.commits() if first <= version < end)
 
     def log_of(self, versions: Iterable[int]) -> Path:
-        """Return a folder with the log, and with the given commits if they exist."""
+        """Return a folder with the log, and with those of the given commits that exist."""
         with as_delta_errors():
             self._copy.add(map(commit_path, versions), self._folder)
         return self._folder.path
@@ -111,12 +112,14 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
 
     @contextmanager
     def queried(self, condition: str) -> Iterator[DeltaTable]:
-        """Yield this version as a table whose rows that meet a condition can be queried.
+        """Yield this version as a table, for queries of the rows that meet a condition.
 
-        Copies small files to a temporary folder for the time of the query, with one request each.
+        Other rows may be in files that were not copied. Small files are copied to a temporary
+        folder until the block ends, with one request each.
 
         Args:
-            condition: An SQL condition on partition columns and columns with statistics.
+            condition: An SQL condition. Only conditions on partition columns and on columns with
+                statistics exclude files.
         """
         folder = LogFolder()
         try:
@@ -130,9 +133,9 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
             folder.remove()
 
     def with_files(self, condition: str) -> DeltaTable:
-        """Return this version as a table whose rows that meet a condition can be queried.
+        """Return this version as a table, for queries of the rows that meet a condition.
 
-        Only for tables without payload: keeps small files on this machine, for later processes.
+        Only for tables without payload: small files are kept on this machine, for later processes.
 
         Args:
             condition: As for `queried`.
@@ -151,7 +154,7 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
     ) -> bool:
         """Copy data files, and return whether the folder has all of them.
 
-        After a failure, delta-rs reads the table itself, and its errors have names.
+        After a failure, delta-rs reads the table itself, or reports the error.
         """
         try:
             copy(paths, to)
@@ -160,7 +163,11 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
         return all(to.has(path) for path in paths)
 
     def _small_files(self, condition: str) -> list[str] | None:
-        """Return the files that may have rows; None if there are many, large or altered ones."""
+        """Return the files that may have rows that meet a condition.
+
+        Returns:
+            None if these files are many or large, or if a file may have a deletion vector.
+        """
         if "deletionVectors" in (self.protocol().reader_features or ()):
             return None
         files = self.get_add_actions(flatten=True)
@@ -183,7 +190,7 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
         """Commit what a function writes to a copy of this version.
 
         Args:
-            write: Writes with delta-rs to the table that it gets. It must read no rows.
+            write: Writes with delta-rs to the given table. Must read no rows.
             properties: The properties of the commit.
 
         Raises:
@@ -227,7 +234,7 @@ for _name in (
     *("load_as_version", "merge", "optimize", "repair", "restore", "to_pandas", "update"),
     *("to_pyarrow_dataset", "to_pyarrow_table", "update_incremental", "vacuum"),
 ):
-    # On the copy they would fail, or change only the copy.
+    # On the copy, these methods would fail, or change only the copy.
     setattr(OpenedTable, _name, _refuse(_name))
 
 
@@ -242,13 +249,13 @@ def with_rows(table: DeltaTable) -> DeltaTable:
 
 
 def with_files(table: DeltaTable, condition: str) -> DeltaTable:
-    """Return a table without payload whose rows that meet a condition can be queried."""
+    """Return a table without payload, for queries of the rows that meet a condition."""
     return table.with_files(condition) if isinstance(table, OpenedTable) else table
 
 
 @contextmanager
 def queried(table: DeltaTable, condition: str = "true") -> Iterator[DeltaTable]:
-    """Yield a table whose rows that meet a condition can be queried, also one with payload."""
+    """Yield a table, which may have payload, for queries of the rows that meet a condition."""
     if isinstance(table, OpenedTable):
         with table.queried(condition) as rows:
             yield rows

@@ -182,7 +182,7 @@ class TableConflict(CommitConflict):
 
     @classmethod
     def of_version(cls, table: str, version: int) -> Self:
-        """Another commit followed a version from which rows were decoded."""
+        """Another commit came after the version from which a commit was made."""
         return cls(
             finding=f"Another process changed {table} after version {version} was read.",
             progress="it begins again with the newest versions of all tables",

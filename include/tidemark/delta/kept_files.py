@@ -13,18 +13,18 @@ from tidemark.delta.log_folders import LOG_FILE, version_of, write_whole
 
 _DIGEST_BYTES = 32
 _UNUSED_S = 30 * 24 * 60 * 60
-"""Age of the newest file of a table from which on the files of the table are removed, seconds."""
+"""Seconds without a change of a table's kept files, after which all of these files are removed."""
 _DATA = "data-"
 
 
 class KeptFiles:
-    """Files of one table. A damaged file counts as missing, and a failed write is no error.
+    """Kept files of one table. A damaged file counts as missing, and a failed write is no error.
 
-    A file of a log is named by its entity tag as well. So a file of another table that has the same
-    location is not found.
+    The name of a kept file of a log contains the file's entity tag. So a file of an earlier table
+    at the same location is not found.
 
     Args:
-        folder: The folder of all tables. Only this user can read it.
+        folder: The folder of all tables. A new folder can be read by this user alone.
         uri: The table.
     """
 
@@ -48,7 +48,7 @@ class KeptFiles:
         self._write(_log_name(name, tag), content)
 
     def read_data(self, path: str) -> bytes | None:
-        """Return a data file; None if it is missing or damaged. Delta never reuses its path."""
+        """Return a data file; None if it is missing or damaged. No other file has its path."""
         return self._read(_data_name(path))
 
     def write_data(self, path: str, content: bytes) -> None:
@@ -95,13 +95,13 @@ class KeptFiles:
 
 
 def keep_files_in(folder: Path) -> None:
-    """Keep the files of tables in a folder, from which later processes take them."""
+    """Keep files of tables in a folder, for later processes."""
     global _kept_in
     _kept_in = folder
 
 
 def kept_files_of(uri: str) -> KeptFiles | None:
-    """Return the kept files of a table; None if no folder is known."""
+    """Return the kept files of a table; None before `keep_files_in`."""
     if _kept_in is None:
         return None
     if _kept_in not in _tidied:
@@ -112,11 +112,11 @@ def kept_files_of(uri: str) -> KeptFiles | None:
 
 _kept_in: Path | None = None
 _tidied: set[Path] = set()
-"""Folders from which this process has removed unused tables."""
+"""Folders in which this process has called `_remove_unused`."""
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove the files of tables to which no file was added for `_UNUSED_S`."""
+    """Remove the files of each table whose kept files have not changed for `_UNUSED_S`."""
     before = time() - _UNUSED_S
     with suppress(OSError):
         for table in folder.iterdir():

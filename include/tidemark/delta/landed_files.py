@@ -19,7 +19,7 @@ def added_file(plans: Span, file: DataFile) -> AddAction:
     """Return the action that adds a file, with the statistics of `STATISTICS_COLUMNS`.
 
     Args:
-        plans: Numbers of the plans of its rows, and possibly of other plans.
+        plans: A range that contains the plan numbers of the file's rows.
         file: The file.
     """
     shared = {} if file.partition is None else {"partition": file.partition}

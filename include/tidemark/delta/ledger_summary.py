@@ -325,5 +325,5 @@ def _spans(rows: list[dict[str, Any]]) -> Mapping[Place, SpanSet]:
 
 
 def in_runs(column: str, runs: SpanSet) -> str:
-    """Return the SQL condition for numbers of a column, at least one."""
+    """Return the SQL condition that a column has one of some numbers; at least one is needed."""
     return any_of([f"{column} BETWEEN {run.start} AND {run.end - 1}" for run in runs])

@@ -68,7 +68,7 @@ class LogCopy:
         uri: The table.
         store: The folder of the table.
         open_for_writes: Opens the folder with more retries.
-        kept: Files that earlier processes have copied; None to copy all of them.
+        kept: Files that earlier processes have kept; None to use and keep none.
     """
 
     def __init__(
@@ -90,7 +90,9 @@ class LogCopy:
         self._has_restarted = self._has_failed = False
 
     def open(self) -> OpenedTable:
-        """Return the newest version; the same object if the log is unchanged. Takes one request.
+        """Return the newest version; the same object if the log is unchanged.
+
+        A later call takes one request if the log is unchanged.
 
         Raises:
             NotCopied: The log cannot be copied, or an earlier call has failed.
@@ -217,7 +219,7 @@ class LogCopy:
         Args:
             paths: The files.
             folder: The folder to copy to.
-            live: Returns the data files of the version; others are no longer kept.
+            live: Returns the data files of the version. Kept files that it lacks are removed.
         """
         if self._kept is None:
             self.add(paths, folder)

@@ -1,4 +1,4 @@
-"""Temporary folders of this process with the log of a table, which delta-rs can open."""
+"""Temporary folders with the log of a table, from which delta-rs opens the table."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from weakref import WeakSet, finalize
 LOG = "_delta_log"
 _PREFIX = "tidemark-log-"
 _ABANDONED_S = 24 * 60 * 60
-"""Age of the folder of a killed process from which on another process removes it, seconds."""
+"""Age in seconds from which another process removes the folder of a killed process."""
 PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 """Locations that delta-rs does not encode."""
 LOG_FILE = re.compile(r"(\d{20})\.(?:json|checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet)")
-"""A commit, a checkpoint, or a part of one: number of the part, and number of parts."""
+"""Name of a commit, a checkpoint, or a part of a checkpoint, with its number and the number of
+parts."""
 
 
 class NotCopied(Exception):
-    """The log cannot be copied: delta-rs opens the table itself, or reports the error."""
+    """The log cannot be copied. delta-rs then opens the table itself, or reports the error."""
 
 
 def version_of(name: str) -> int:
@@ -62,7 +63,7 @@ class LogFolder:
         (self.path / LOG).mkdir()
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file of the table, as `write_whole`."""
+        """Write a file of the table with `write_whole`."""
         target = self.path / path
         target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, content)
@@ -107,7 +108,7 @@ _cleaned_by: set[int] = set()
 
 
 def _clean_up() -> None:
-    """Remove folders of killed processes, and those of this process at its end.
+    """Remove folders of killed processes now, and folders of this process when it ends.
 
     A task process of Airflow does not call the functions that its parent has registered.
     """

@@ -1,7 +1,7 @@
-"""Commits to a table that follows another one. Each stores a note about what it has followed.
+"""Commits to a table that follows another table. The note of a commit stores what it has followed.
 
-A commit is made from one version, and comes right after it. Only commits that change no row may
-come in between. So a process that read an older version changes nothing.
+A commit is made from one version of the table. Only commits that change no row may come between
+that version and the commit. So a process that has read an older version commits nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _RECENT_COMMITS = 50
 
 
 class CommitRef(NamedTuple):
-    """A commit of a table. Another copy of the table may have another commit of the version."""
+    """A commit of a table. A copy of the table may have another commit with the same version."""
 
     version: int
     digest: str | None
@@ -54,7 +54,8 @@ class RowChange:
 
     Attributes:
         removed: Offsets of rows to remove, by bronze plan.
-        added: Offsets of all new rows, at least.
+        added: Offsets that contain those of all new rows. The table must have no row there that is
+            not removed: a commit that removes rows, or adds `rows`, may replace it.
         files: Files with new rows, in the folder of the table.
         rows: Other new rows, with the columns of the table.
     """
@@ -99,7 +100,7 @@ class NotedVersion:
         self._key = key
         self._table = table
         self._commits = commit_log.CommitHistory(table)
-        # At once: a copy may replace the table later.
+        # Read now: a copy may replace the table later.
         self._digest = commit_log.commit_digest(table, table.version())
 
     @property
@@ -111,10 +112,10 @@ class NotedVersion:
         """Return the note of the newest commit that has one.
 
         Args:
-            over_deletions: Whether other programs may have deleted rows since.
+            over_deletions: Whether other programs may have deleted rows since that commit.
 
         Returns:
-            None without such a commit, or if a later commit changed rows in another way.
+            None without such a commit, or if a later commit made any other change of rows.
         """
         for limit in (_RECENT_COMMITS, None):
             commits = self._commits.history(limit)
@@ -130,8 +131,10 @@ class NotedVersion:
     def notes_since(self, ref: CommitRef) -> Sequence[object] | None:
         """Return the notes of the commits after a commit, oldest first.
 
+        Commits without a note are left out.
+
         Returns:
-            None if the table does not have this commit, or its log lacks some of them.
+            None if the table lacks the commit, or if its log lacks a later commit.
         """
         missing = self._table.version() - ref.version
         # fence: followed-commit-is-known-by-its-digest
@@ -143,7 +146,7 @@ class NotedVersion:
         return [note for _, note in sorted(self._notes(commits).items())]
 
     def offsets(self, within: BatchOffsets | None = None) -> BatchOffsets:
-        """Return the offsets of the rows by plan; all of them, or some."""
+        """Return the offsets of the rows by plan, of all rows or of those at given offsets."""
         if within == {} or not self._table.file_uris():
             return {}
         condition = "true" if within is None else _condition_of(within)
@@ -251,7 +254,7 @@ class NotedVersion:
 
 
 def _digest_in(table: DeltaTable, ref: CommitRef) -> str | None:
-    """Return the digest of the commit that a table has in the version of another commit."""
+    """Return the digest of the commit of a table with the version of `ref`."""
     return commit_log.commit_digest(table, ref.version)
 
 

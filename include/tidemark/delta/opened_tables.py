@@ -20,7 +20,7 @@ def tables_opened_once() -> Iterator[None]:
 
     Opening a table reads its log, which takes a tenth of a second for thousands of files. All
     reads of a table return its state at the first read, until `reopen_tables` is called. Reads in
-    other threads open their own tables. A block inside another one uses the tables of that block.
+    other threads open their own tables. An inner block uses the tables of the outer block.
     """
     outer = _opened.get()
     before = _opened.set({} if outer is None else outer)

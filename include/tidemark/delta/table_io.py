@@ -146,8 +146,8 @@ def query_table(table: DeltaTable, sql: str, where: str = "true") -> Any:
     Args:
         table: The table.
         sql: The query.
-        where: A condition that all rows meet that the query needs. Files without such rows, by
-            their statistics, are not read from an object store.
+        where: An SQL condition. The query may use only rows that meet the condition: a copy of a
+            table in an object store may lack the other files.
 
     Raises:
         UnreadableFile: A file of the table cannot be read.

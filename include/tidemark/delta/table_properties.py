@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from deltalake import ColumnProperties, WriterProperties
 
 LOG_PROPERTIES: Mapping[str, str] = {
-    # Only maintenance removes old commits, after it has checked the clock. Otherwise each writer
-    # removes them by the clock of its machine. A clock that is a month ahead would remove the whole
-    # log before the newest checkpoint.
+    # Only maintenance removes old commits, after it has checked the clock. Without this property,
+    # each writer removes them by the clock of its machine. A writer whose clock is a month ahead
+    # would remove the whole log before the newest checkpoint.
     "delta.enableExpiredLogCleanup": "false",
     # Spark's default: a reader replays the commits since the newest checkpoint.
     "delta.checkpointInterval": "10",

@@ -95,7 +95,7 @@ class Layout:
 
     @property
     def log_copies(self) -> Path:
-        """Copies of logs of tables in object stores, which can be removed at any time."""
+        """Copies of logs and of the control table in object stores; can be removed at any time."""
         return self.home / "log_copies"
 
     @property

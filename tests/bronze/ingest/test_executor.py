@@ -325,10 +325,10 @@ def land_while(lake: FileLake, step: Callable[[], object]) -> TidemarkError:
 
 
 def assert_nothing_lands_in(copy: Path, lake: FileLake, found_next: type[TidemarkError]) -> None:
-    """Put a copy of the log in the log's place during a read; the next run finds it.
+    """Replace the log by a copy of it during a read; the next run finds the copy.
 
-    The new files of the plan stay, so only the copy itself refuses the commit. Further commits make
-    the copy longer than the table was.
+    The new files of the plan stay, so only the check of the log can refuse the commit. Further
+    commits make the copy longer than the log was.
     """
 
     def replace_table() -> None:

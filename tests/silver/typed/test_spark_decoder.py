@@ -1,4 +1,4 @@
-"""Decoding rows of some bronze plans with Spark."""
+"""Tests of decoding rows of several bronze plans with Spark."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOPIC = "id-1"
 
 @pytest.fixture
 def lake(tmp_path: Path, spark: SparkSession) -> FramedLake:
-    """Plans 1 to 3 have four records of partition 0 each. One of plan 1 and plan 3 is malformed."""
+    """Plans 1 to 3 have four records each. One record of plan 1 and one of plan 3 are malformed."""
     lake = FramedLake(root=tmp_path, decode=_DECODE, spark=spark)
     for first in (0, 4, 8):
         values = [b"no" if n in (1, 9) else b'{"n": %d}' % n for n in range(first, first + 4)]
@@ -44,7 +44,7 @@ def lake(tmp_path: Path, spark: SparkSession) -> FramedLake:
 
 
 def request(lake: FramedLake, spans: dict[int, list[Span]], **options: Any) -> DecodeRequest:
-    """Return the request of some offsets by plan, at the newest version of the bronze table."""
+    """Return a request of offsets by plan, by default at the bronze table's newest version."""
     return DecodeRequest(
         pipeline=lake.spec.name,
         version=options.pop("version", lake.bronze.table.version_and_id()[0]),
@@ -56,7 +56,7 @@ def request(lake: FramedLake, spans: dict[int, list[Span]], **options: Any) -> D
 
 
 def rows(lake: FramedLake, files: list[DataFile], *, quarantined: bool) -> list[dict[str, Any]]:
-    """Return the rows of written files by offset."""
+    """Return the rows of the written files of one table, sorted by offset."""
     table = lake.quarantine_uri if quarantined else lake.typed_uri
     own = [file for file in files if file.quarantined == quarantined]
     found = [row for file in own for row in pq.read_table(table / file.path).to_pylist()]

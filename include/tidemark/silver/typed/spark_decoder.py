@@ -1,4 +1,4 @@
-"""Decoding with Spark: a plan's bronze rows become files for the typed table and the quarantine."""
+"""Decoding with Spark: bronze rows become files for the typed table and the quarantine."""
 
 from __future__ import annotations
 
@@ -77,11 +77,12 @@ class DecodeRequest:
     Attributes:
         pipeline: The pipeline of the typed table.
         version: Version of the bronze table.
-        offsets: The offsets, by batch and partition. Those of an unfinished landing are not
-            decoded: their rows have another plan number.
+        offsets: The offsets, by batch and partition; at least one, and each in one batch. Rows with
+            another plan number, such as those of an unrecorded replacement, are not decoded.
         schemas: Ids of the records' schemas, ascending, by part.
         oversized: Ids of schemas that exceed a limit, by part.
-        quarantined: How many of these records are in quarantine. They do not count for its limit.
+        quarantined: Number of these records that are in quarantine already, and do not count for
+            its limit.
     """
 
     pipeline: str
@@ -98,9 +99,9 @@ class _Rows:
 
     Attributes:
         pipeline: The pipeline of the typed table.
-        sequence: Number of the plan, or of the first one, for errors and names of files.
+        sequence: Number of the plan, or of the oldest plan, for errors and names of files.
         frame: The bronze rows.
-        quarantined: Returns how many of the rows are in quarantine already.
+        quarantined: Returns the number of these rows that are in quarantine already.
     """
 
     pipeline: str
@@ -110,10 +111,10 @@ class _Rows:
 
 
 class SparkDecoder:
-    """Decodes plans into files in the folders of a typed table and its quarantine.
+    """Decodes bronze rows into files in the folders of a typed table and its quarantine.
 
     Args:
-        open_session: Returns the Spark session. The first decode of a plan calls it.
+        open_session: Returns the Spark session. The first decode calls it.
         bronze: URI of the bronze table.
         typed: URI of the typed table, which exists.
         quarantine: URI of the quarantine table, which exists.
@@ -177,7 +178,7 @@ class SparkDecoder:
     def decode(self, request: DecodeRequest) -> list[DataFile]:
         """Decode rows of the bronze table. The files of the quarantine have no payload.
 
-        The rows keep the numbers of their bronze plans. Files as in `write`.
+        The rows keep the numbers of their bronze plans. Files are written as by `write`.
 
         Raises:
             SpecError, TooManyQuarantined, SetupError, StorageFailure, EngineFailed: As for `write`.
@@ -547,7 +548,10 @@ def _most_frequent(failed: Sequence[DataFrame]) -> list[tuple[str, int]]:
 
 
 def _of_batches(offsets: BatchOffsets) -> Column:
-    """Return the condition of the rows of some batches. Adjacent offsets of plans are joined."""
+    """Return the condition of the rows of batches without common offsets.
+
+    Plan numbers and offsets are separate conditions, so that adjacent spans of plans become one.
+    """
     topics: dict[str, list[tuple[int, Mapping[int, SpanSet]]]] = {}
     for batch, spans in offsets.items():
         topics.setdefault(batch.topic_id, []).append((batch.sequence, spans))
@@ -566,7 +570,7 @@ def _of_batches(offsets: BatchOffsets) -> Column:
 
 
 def _index_columns(rows: DataFrame) -> DataFrame:
-    """Return rows with the columns of a quarantine without payload."""
+    """Return rows with the columns of a quarantine that stores no payload."""
     return rows.select(
         *("topic_id", "partition", "offset", "plan_sequence"),
         F.col(_REASON).alias("reason"),
