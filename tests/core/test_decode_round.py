@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -10,10 +10,13 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.core.test_following import decided, landed, plans_at, settled_plans, table_of
+from tests.core.test_following import CHECKED, decided, landed, plans_at, settled_plans, table_of
 from tests.support.histories import random_steps
+from tests.support.memory import MemoryControlTable
 from tests.support.plans import MemoryPipeline, make_plan
 from tidemark.bronze.ingest.ledgers import read_checked_ledger
+from tidemark.core import bookmark as bookmark_module
+from tidemark.core import decode_round
 from tidemark.core.bookmark import Bookmark, OffsetList
 from tidemark.core.decode_round import DecodeRound, cleared_bookmark
 from tidemark.core.errors import TidemarkError
@@ -283,6 +286,55 @@ def test_a_decode_from_scratch_leaves_all_plans_pending() -> None:
     assert [batch.sequence for batch in step.chosen((), 100)] == [1, 2, 3]
     assert step.surplus == {}
     assert cleared_bookmark(read_all(table_of(), "events"), PublishRule.CHECKED) is None
+
+
+def published(*sequences: int, of: int) -> MemoryControlTable:
+    """Return the events of some plans, of which the given ones are published."""
+    steps: list[list[ControlEvent]] = []
+    for sequence in range(1, of + 1):
+        plan = make_plan((0, 10 * sequence, 10 * sequence + 5), sequence=sequence)
+        is_published = sequence in sequences
+        status = PublicationStatus.PUBLISHED if is_published else PublicationStatus.REJECTED
+        steps += [[Planned(plan=plan)], [landed(plan)], [decided(plan, status)]]
+    return table_of(*steps)
+
+
+def decoded_in_rounds(
+    control: MemoryControlTable, first: Bookmark | None, examined: int, most: int
+) -> list[int]:
+    """Make rounds until none is needed, and return the decoded plans."""
+    bookmark, typed = first, dict[Batch, Mapping[int, SpanSet]]()
+    for _ in range(100):
+        if bookmark is None:
+            step = DecodeRound.compared(read_all(control, "events"), CHECKED, typed)
+        else:
+            plans = bookmark.pending.first(examined)
+            found = read_since(control, "events", bookmark, CHECKED, plans)
+            assert found is not None
+            step = DecodeRound.since(found, bookmark, CHECKED, typed, plans)
+        chosen = step.chosen((), most)
+        new = step.bookmark(chosen, {}, has_failed=False)
+        if new is None:
+            return sorted(batch.sequence for batch in typed)
+        bookmark, typed = new, {**typed, **chosen}
+    raise AssertionError("the rounds do not end")
+
+
+def test_pending_plans_that_are_not_required_stop_no_decode() -> None:
+    """A round examines only some pending plans, for example after a decode from scratch."""
+    control = published(4, 5, of=5)
+    cleared = cleared_bookmark(read_all(control, "events"), CHECKED)
+    assert decoded_in_rounds(control, cleared, examined=2, most=100) == [4, 5]
+
+
+@pytest.mark.parametrize(("examined", "most"), [(2, 5), (6, 5), (50, 100)])
+def test_more_runs_of_pending_plans_than_a_bookmark_has_stop_no_decode(
+    monkeypatch: pytest.MonkeyPatch, examined: int, most: int
+) -> None:
+    for module in (bookmark_module, decode_round):
+        monkeypatch.setattr(module, "MAX_RUNS", 3)
+    odd = list(range(1, 21, 2))
+    assert decoded_in_rounds(published(*odd, of=20), None, examined, most) == odd
 
 
 def test_a_replay_lists_its_offsets() -> None:

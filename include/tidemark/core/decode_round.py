@@ -111,7 +111,7 @@ class DecodeRound:
             size += size_of(spans)
             chosen[batch.sequence] = {**chosen.get(batch.sequence, {}), batch: spans}
         # Decoding a plan between pending plans adds a run to the bookmark.
-        while chosen and len(self._pending(chosen).spans) > MAX_RUNS:
+        while len(chosen) > 1 and len(self._pending(chosen).spans) > MAX_RUNS:
             chosen.popitem()
         return {batch: spans for own in chosen.values() for batch, spans in own.items()}
 
@@ -141,11 +141,17 @@ class DecodeRound:
             has_failed: Whether some of these records could not be decoded.
         """
         earlier = self.earlier
-        is_moved = earlier is None or self.found.is_visible or earlier.publish is not self.publish
-        if not (decoded or replayed or self.surplus or is_moved):
-            return None
         exact = self._pending(_plans_of(decoded))
         pending = limited_pending(exact)
+        is_moved = (
+            earlier is None
+            or self.found.is_visible
+            or earlier.publish is not self.publish
+            # Examined plans that are not required are done: the next round examines others.
+            or earlier.pending != pending
+        )
+        if not (decoded or replayed or self.surplus or is_moved):
+            return None
         changes_quarantine = (
             has_failed
             or bool(replayed)
