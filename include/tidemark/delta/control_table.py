@@ -441,11 +441,13 @@ ORDER BY plan_sequence DESC LIMIT {most}
 """
 
 _LANDINGS = """
-SELECT event_number, sum(end_offset - start_offset) AS offsets, sum(records) AS records
-FROM t WHERE pipeline = '{pipeline}' AND event_number IN ({numbers})
-GROUP BY event_number
+SELECT event_number, plan_sequence, sum(end_offset - start_offset) AS offsets,
+  sum(records) AS records
+FROM t WHERE pipeline = '{pipeline}' AND event = 'landed' AND event_number IN ({numbers})
+GROUP BY event_number, plan_sequence
 """
-"""The sizes of some landings. Repairs record landings again, so a plan may have more than one."""
+"""The sizes of some landings. Repairs record landings again, so a plan may have more than one, and
+an event number may have landings of several plans."""
 
 _LOWS = """
 SELECT partition, min(low_watermark) AS low FROM t
@@ -466,14 +468,14 @@ def _read_throughput(table: DeltaTable, pipeline: str) -> Throughput:
         return Throughput()
     numbers = ", ".join(str(row["landing"]) for row in found)
     landings = query_rows(table, _LANDINGS.format(pipeline=pipeline, numbers=numbers))
-    sizes = {row["event_number"]: row for row in landings}
+    sizes = {(row["event_number"], row["plan_sequence"]): row for row in landings}
     runs = [
         Run(
             sequence=row["plan_sequence"],
             planned_at=row["planned_at"],
             landed_at=row["landed_at"],
-            offsets=sizes[row["landing"]]["offsets"] or 0,
-            records=sizes[row["landing"]]["records"] or 0,
+            offsets=sizes[row["landing"], row["plan_sequence"]]["offsets"] or 0,
+            records=sizes[row["landing"], row["plan_sequence"]]["records"] or 0,
         )
         for row in reversed(found)
     ]
