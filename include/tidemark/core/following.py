@@ -27,6 +27,7 @@ from tidemark.core.offsets import (
     SpanSet,
     difference_by_partition,
     intersection_by_partition,
+    union_by_partition,
 )
 from tidemark.core.plan_history import superseding_plans
 from tidemark.core.publication import PublishRule
@@ -116,6 +117,15 @@ def intersection(some: BatchOffsets, others: BatchOffsets) -> BatchOffsets:
         for batch, spans in some.items()
     }
     return {batch: spans for batch, spans in both.items() if spans}
+
+
+def union(parts: Iterable[BatchOffsets]) -> BatchOffsets:
+    """Return the offsets that are in at least one of the parts."""
+    found: dict[Batch, list[Mapping[int, SpanSet]]] = {}
+    for part in parts:
+        for batch, spans in part.items():
+            found.setdefault(batch, []).append(spans)
+    return {batch: union_by_partition(some) for batch, some in found.items()}
 
 
 def listed_part(offsets: BatchOffsets, listed: OffsetList | None) -> BatchOffsets:

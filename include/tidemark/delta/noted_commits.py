@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from tidemark.core.datafile import DataFile
-from tidemark.core.following import Batch, BatchOffsets
+from tidemark.core.following import Batch, BatchOffsets, union
 from tidemark.core.offsets import Span, spans_by_partition, union_by_partition
 from tidemark.delta import commit_log
 from tidemark.delta.checked_commits import Change
@@ -212,7 +212,7 @@ class NotedVersion:
         schema = pa.schema(newest.schema().to_arrow())
         rows = chain(table_batches(store, change.files, schema), change.rows or ())
         # delta-rs requires the condition of the removed rows from all new rows.
-        condition = _condition_of(_union(change.removed, change.added))
+        condition = _condition_of(union([change.removed, change.added]))
         with spooled_reader(rows, schema) as reader:
             write_deltalake(
                 for_writing(newest),
@@ -268,13 +268,6 @@ def _actions(change: RowChange) -> list[Any]:
     numbers = [batch.sequence for batch in change.added] or [0]
     plans = Span(min(numbers), max(numbers) + 1)
     return [added_file(plans, file) for file in change.files]
-
-
-def _union(some: BatchOffsets, others: BatchOffsets) -> BatchOffsets:
-    return {
-        batch: union_by_partition([some.get(batch, {}), others.get(batch, {})])
-        for batch in {*some, *others}
-    }
 
 
 def _condition_of(offsets: BatchOffsets) -> str:

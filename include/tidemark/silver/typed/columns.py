@@ -82,6 +82,20 @@ def decoded_parts(columns: Mapping[str, FieldType], *, flattens: bool) -> Mappin
     return {part: kind for part, kind in found.items() if kind is not None}
 
 
+INDEX_SCHEMA = Schema(
+    [
+        *(field for field in BRONZE_SCHEMA.fields if field.name in ("partition", "offset")),
+        nullable_column("plan_sequence", "long"),
+        nullable_column("topic_id", "string"),
+        nullable_column("reason", "string"),
+        nullable_column("part", "string"),
+        nullable_column("detail", "string"),
+        nullable_column("schema_id", "long"),
+    ]
+)
+"""An entry of the quarantine as an index: a place in the bronze table, and why it is not in the
+typed table."""
+
 QUARANTINE_SCHEMA = Schema(
     [
         *BRONZE_SCHEMA.fields,

@@ -1,0 +1,200 @@
+"""Tests of the quarantine as an index that follows the typed table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tidemark.core.bookmark import Bookmark, OffsetList
+from tidemark.core.following import Batch, BatchOffsets
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.publication import PublishRule
+from tidemark.delta.errors import TableConflict
+from tidemark.delta.noted_commits import NotedTable, NotedVersion, RowChange
+from tidemark.silver.typed.columns import INDEX_SCHEMA
+from tidemark.silver.typed.quarantine_index import OpenedIndex, QuarantineEntry, QuarantineIndex
+
+PLACE = pa.schema(
+    [
+        ("plan_sequence", pa.int64()),
+        ("topic_id", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+    ]
+)
+
+
+def places(*offsets: int, plan: int = 1) -> BatchOffsets:
+    return {Batch(plan, "id-1"): {0: SpanSet.of_numbers(offsets)}}
+
+
+def rows(*offsets: int) -> list[pa.RecordBatch]:
+    found = [{"plan_sequence": 1, "topic_id": "id-1", "partition": 0, "offset": o} for o in offsets]
+    return pa.Table.from_pylist(found, PLACE).to_batches()
+
+
+class Tables:
+    """A bronze table with offsets 0 to 9 of plan 1, a typed table, and a quarantine."""
+
+    def __init__(self, root: Path) -> None:
+        self.bronze, self.typed, self.index = (str(root / each) for each in ("b", "t", "q"))
+        for uri, schema in (
+            (self.bronze, PLACE),
+            (self.typed, PLACE),
+            (self.index, pa.schema(INDEX_SCHEMA.to_arrow())),
+        ):
+            write_deltalake(uri, pa.Table.from_pylist([], schema))
+        whole = RowChange(added=places(*range(10)), rows=rows(*range(10)))
+        version(self.bronze).commit("bronze", whole)
+
+    def decode(
+        self,
+        *typed: int,
+        decoded: OffsetList | None,
+        changes: bool = True,
+    ) -> None:
+        """Commit typed rows, with a bookmark."""
+        bookmark = Bookmark(
+            event=1,
+            digest="d",
+            publish=PublishRule.CHECKED,
+            pending=SpanSet(),
+            decoded=decoded,
+            removed=None,
+            changes_quarantine=changes,
+        )
+        change = RowChange(added=places(*typed), rows=rows(*typed)) if typed else RowChange()
+        version(self.typed).commit(bookmark.as_metadata(), change)
+
+    def opened(self) -> OpenedIndex:
+        found = QuarantineIndex(self.index).open()
+        assert found is not None
+        return found
+
+    def follow(self, claims: BatchOffsets, reason: str = "not_json") -> None:
+        """Let the quarantine follow."""
+        index, typed = self.opened(), version(self.typed)
+
+        def entries_at(offsets: BatchOffsets) -> Sequence[QuarantineEntry]:
+            return [
+                QuarantineEntry(
+                    topic_id=batch.topic_id,
+                    partition=0,
+                    offset=offset,
+                    plan_sequence=batch.sequence,
+                    reason=reason,
+                )
+                for batch, spans in offsets.items()
+                for span in spans[0]
+                for offset in range(span.start, span.end)
+            ]
+
+        index.follow(typed, index.changes(typed), claims, version(self.bronze), entries_at)
+
+    def entries(self) -> Mapping[int, str]:
+        """Return the reasons of all entries by offset."""
+        found: list[dict[str, Any]] = pa.table(DeltaTable(self.index).scan()).to_pylist()
+        assert len({row["offset"] for row in found}) == len(found)
+        return {row["offset"]: row["reason"] for row in found}
+
+
+def version(uri: str) -> NotedVersion:
+    found = NotedTable(uri, "bookmark").open()
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Tables:
+    return Tables(tmp_path)
+
+
+WHOLE = OffsetList(plans=SpanSet.of_numbers([1]))
+CLAIMS = places(*range(10))
+
+
+def test_an_entry_is_a_claimed_bronze_record_that_the_typed_table_lacks(tables: Tables) -> None:
+    """Offset 12 is no record of the bronze table, and offset 5 is not claimed."""
+    tables.decode(0, 1, 2, 3, decoded=WHOLE)
+    tables.follow(places(*(n for n in range(13) if n != 5)))
+    assert [*tables.entries()] == [4, 6, 7, 8, 9]
+    assert tables.opened().changes(version(tables.typed)) == []
+
+
+def test_a_replay_rewrites_the_entries_at_its_offsets_alone(tables: Tables) -> None:
+    tables.decode(*range(7), decoded=WHOLE)
+    tables.follow(CLAIMS)
+    replayed = OffsetList(spans={"id-1": {0: SpanSet.of([Span(8, 10)])}})
+    tables.decode(9, decoded=replayed)
+    assert tables.opened().plans(tables.opened().changes(version(tables.typed))) is None
+    tables.follow(CLAIMS, reason="rule_broken")
+    assert tables.entries() == {7: "not_json", 8: "rule_broken"}
+
+
+def test_entries_that_are_no_longer_claimed_are_removed(tables: Tables) -> None:
+    tables.decode(*range(7), decoded=WHOLE)
+    tables.follow(CLAIMS)
+    tables.decode(decoded=OffsetList())
+    index = tables.opened()
+    assert index.plans(index.changes(version(tables.typed))) == SpanSet.of_numbers([1])
+    tables.follow(places(8, 20))
+    assert [*tables.entries()] == [8]
+
+
+def test_commits_that_announce_no_change_are_not_followed(tables: Tables) -> None:
+    tables.decode(*range(9), decoded=WHOLE)
+    tables.follow(CLAIMS)
+    tables.decode(decoded=OffsetList(), changes=False)
+    DeltaTable(tables.typed).delete('"offset" = 3')
+    assert tables.opened().changes(version(tables.typed)) == []
+
+
+@pytest.mark.parametrize("change", ["first", "restored", "deleted", "other program", "unlisted"])
+def test_all_claimed_offsets_are_compared_if_the_changes_are_unknown(
+    tables: Tables, change: str
+) -> None:
+    """Known entries keep their reasons."""
+    tables.decode(*range(7), decoded=None if change == "unlisted" else WHOLE)
+    if change not in ("first", "unlisted"):
+        tables.follow(CLAIMS, reason="before")
+    match change:
+        case "restored":
+            DeltaTable(tables.index).restore(0)
+        case "deleted":
+            DeltaTable(tables.index).delete('"offset" = 8')
+        case "other program":
+            noted = NotedTable(tables.index, "followed").open()
+            assert noted is not None
+            noted.commit("a text", RowChange())
+    changes = tables.opened().changes(version(tables.typed))
+    assert tables.opened().plans(changes) is None
+    tables.follow(CLAIMS, reason="now")
+    kept = {"deleted": {7, 9}, "other program": {7, 8, 9}}.get(change, set())
+    assert tables.entries() == {n: "before" if n in kept else "now" for n in (7, 8, 9)}
+
+
+def test_without_a_known_bookmark_of_the_typed_table_nothing_is_followed(tables: Tables) -> None:
+    assert tables.opened().changes(version(tables.typed)) == []
+    tables.decode(1, decoded=WHOLE)
+    DeltaTable(tables.typed).restore(0)
+    assert tables.opened().changes(version(tables.typed)) == []
+
+
+def test_a_late_commit_to_the_quarantine_is_refused(tables: Tables) -> None:
+    """The other decoder has followed a later version of the typed table."""
+    tables.decode(*range(7), decoded=WHOLE)
+    late, typed = tables.opened(), version(tables.typed)
+    tables.decode(8, decoded=WHOLE)
+    tables.follow(CLAIMS)
+    with pytest.raises(TableConflict):
+        late.follow(typed, None, CLAIMS, version(tables.bronze), lambda _: [])
+    assert [*tables.entries()] == [7, 9]
+
+
+def test_a_quarantine_that_does_not_exist_has_no_version(tmp_path: Path) -> None:
+    assert QuarantineIndex(str(tmp_path / "none")).open() is None
