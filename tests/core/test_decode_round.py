@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import NamedTuple
 
@@ -249,6 +249,8 @@ def test_rounds_continue_with_the_pending_plans() -> None:
     assert (bookmark.event, bookmark.pending, bookmark.changes_quarantine) == (9, SpanSet(), False)
     end = next_round(bookmark)
     assert (end.chosen((), 100), end.bookmark({}, {}, has_failed=False)) == ({}, None)
+    renewed = end.bookmark({}, {}, has_failed=False, renews=True)
+    assert renewed == replace(bookmark, decoded=OffsetList())
 
 
 def test_a_commit_without_rows_follows_a_visible_event() -> None:

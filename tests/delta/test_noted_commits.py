@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -262,11 +263,16 @@ def test_a_note_is_known_until_rows_change_in_another_way(
     assert version.newest_note(over_deletions=True) == ("a" if is_known_over_deletions else None)
 
 
-def test_a_note_is_found_in_a_long_log(uri: str) -> None:
+def test_a_note_is_found_in_a_long_log_with_the_time_of_its_commit(uri: str) -> None:
+    assert opened(uri).noted_at() is None
+    before = datetime.now(UTC)
     opened(uri).commit("a", RowChange())
+    noted_at = opened(uri).noted_at()
+    assert noted_at is not None
+    assert timedelta(milliseconds=-1) < noted_at - before < timedelta(minutes=1)
     for _ in range(60):
         change_property(uri)
-    assert opened(uri).newest_note() == "a"
+    assert (opened(uri).newest_note(), opened(uri).noted_at()) == ("a", noted_at)
 
 
 def test_a_note_is_unknown_without_its_commit(uri: str) -> None:

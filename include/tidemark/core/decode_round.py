@@ -127,7 +127,12 @@ class DecodeRound:
         return intersection(offsets, self._claimed_after(self._pending(_plans_of(decoded))))
 
     def bookmark(
-        self, decoded: BatchOffsets, replayed: BatchOffsets, *, has_failed: bool
+        self,
+        decoded: BatchOffsets,
+        replayed: BatchOffsets,
+        *,
+        has_failed: bool,
+        renews: bool = False,
     ) -> Bookmark | None:
         """Return the bookmark of the commit; None if the round needs no commit.
 
@@ -139,6 +144,8 @@ class DecodeRound:
             decoded: The chosen offsets.
             replayed: Offsets that were decoded again.
             has_failed: Whether some of these records could not be decoded.
+            renews: Whether to commit also if there is nothing to do. The log of the table keeps a
+                commit for a limited time.
         """
         earlier = self.earlier
         exact = self._pending(_plans_of(decoded))
@@ -150,7 +157,7 @@ class DecodeRound:
             # Examined plans that are not required are done: the next round examines others.
             or earlier.pending != pending
         )
-        if not (decoded or replayed or self.surplus or is_moved):
+        if not (decoded or replayed or self.surplus or is_moved or renews):
             return None
         changes_quarantine = (
             has_failed

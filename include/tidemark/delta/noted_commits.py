@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,7 +32,7 @@ from tidemark.delta.row_queries import any_of, offsets_condition
 from tidemark.delta.row_removal import RowRemoval, at_offsets, of_plan
 from tidemark.delta.storage import folder_of
 from tidemark.delta.table_checks import check_removals
-from tidemark.delta.table_io import newest_table, open_if_exists, query_rows
+from tidemark.delta.table_io import newest_table, open_if_exists, query_rows, utc_datetime
 from tidemark.delta.table_properties import WRITER_PROPERTIES
 from tidemark.delta.widened_maps import has_widened_maps
 
@@ -117,12 +118,22 @@ class NotedVersion:
         Returns:
             None without such a commit, or if a later commit made any other change of rows.
         """
+        found = self._newest_noted(over_deletions=over_deletions)
+        return None if found is None else self._notes([found])[found["version"]]
+
+    def noted_at(self, *, over_deletions: bool = False) -> datetime | None:
+        """Return the time of the commit of `newest_note`, by the clock of its writer."""
+        found = self._newest_noted(over_deletions=over_deletions)
+        return None if found is None else utc_datetime(found["timestamp"] * 1000)
+
+    def _newest_noted(self, *, over_deletions: bool) -> dict[str, Any] | None:
+        """Return the commit of `newest_note`."""
         for limit in (_RECENT_COMMITS, None):
             commits = self._commits.history(limit)
             notes = self._notes(commits)
             for commit in commits:
                 if commit["version"] in notes:
-                    return notes[commit["version"]]
+                    return commit
                 is_deletion = over_deletions and commit.get("operation") == "DELETE"
                 if not is_deletion and not _changes_no_rows(commit):
                     return None
