@@ -9,24 +9,25 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 
 from tests.support import services
 from tests.support.file_lake import FileLake, Headers
 from tests.support.services import NOW, Services
 from tidemark.bronze.ingest.landed_log import LandedLog
 from tidemark.core.datafile import DataFile, plan_folder
+from tidemark.core.following import Batch
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.delta.control_table import DeltaControlTable
 from tidemark.delta.data_table import DeltaDataTable
 from tidemark.delta.storage import folder_of
-from tidemark.silver.typed.columns import QUARANTINE_SCHEMA
+from tidemark.silver.typed.columns import INDEX_SCHEMA, QUARANTINE_SCHEMA
 from tidemark.silver.typed.decoder import DecodePlanner, HiddenOffsets
 from tidemark.silver.typed.framed_table import FramedBronzeTable
 from tidemark.silver.typed.quarantine import DeltaQuarantine, TypedTablePair
@@ -40,6 +41,9 @@ from tidemark.spec.fields import FieldType
 from tidemark.spec.flattening import TOMBSTONE, column_name
 from tidemark.spec.model import PipelineSpec
 
+if TYPE_CHECKING:
+    from tidemark.silver.typed.spark_decoder import DecodeRequest
+
 
 @dataclass
 class FileDecoder:
@@ -48,15 +52,32 @@ class FileDecoder:
     lake: TypedLake
 
     def write(self, plan: Plan, records_per_task: int) -> Sequence[DataFile]:  # noqa: ARG002
-        lake, folder, spans = self.lake, plan_folder(plan.sequence, uuid4()), plan.spans()
-        good, bad = [], []
-        for row in pa.table(DeltaTable(lake.bronze.uri).scan()).to_pylist():
-            here = spans.get(row["partition"], ())
-            if row["topic_id"] != plan.topic_id or not any(
-                span.start <= row["offset"] < span.end for span in here
-            ):
-                continue
-            row["plan_sequence"] = plan.sequence
+        own = {"plan_sequence": plan.sequence}
+        rows = pa.table(DeltaTable(self.lake.bronze.uri).scan()).to_pylist()
+        here = [
+            {**row, **own}
+            for row in rows
+            if row["topic_id"] == plan.topic_id
+            and row["offset"] in plan.spans().get(row["partition"], SpanSet())
+        ]
+        return self._decode(here, QUARANTINE_SCHEMA)
+
+    def decode(self, request: DecodeRequest) -> Sequence[DataFile]:
+        """Decode as `SparkDecoder.decode`."""
+        bronze = DeltaTable(self.lake.bronze.uri, version=request.version)
+        here = [
+            row
+            for row in pa.table(bronze.scan()).to_pylist()
+            if row["offset"]
+            in request.offsets.get(Batch(row["plan_sequence"], row["topic_id"]), {}).get(
+                row["partition"], SpanSet()
+            )
+        ]
+        return self._decode(here, INDEX_SCHEMA) if here else []
+
+    def _decode(self, rows: Sequence[dict[str, Any]], kept_columns: Schema) -> Sequence[DataFile]:
+        lake, good, bad = self.lake, [], []
+        for row in rows:
             if row["partition"] in lake.broken_in and row["offset"] in lake.broken:
                 bad.append({**row, "reason": QuarantineReason.MALFORMED.value, "part": "value"})
             elif row["partition"] == 0 and row["offset"] in lake.rules:
@@ -66,9 +87,10 @@ class FileDecoder:
                 good.append({**row, **self._columns(self._decoded(row["value"]))})
         # As with Spark, fields without a column are dropped.
         schema = pa.schema(DeltaTable(lake.typed_uri).schema().to_arrow())
+        folder = plan_folder(min((row["plan_sequence"] for row in rows), default=0), uuid4())
         made = self._written(lake.typed_uri, folder, good, schema)
         quarantine = lake.root / lake.decode.quarantine_target
-        kept = self._written(quarantine, folder, bad, pa.schema(QUARANTINE_SCHEMA.to_arrow()))
+        kept = self._written(quarantine, folder, bad, pa.schema(kept_columns.to_arrow()))
         return [*made, *(replace(file, quarantined=True) for file in kept)]
 
     def count(self, plan: Plan, columns: Mapping[Part, FieldType]) -> Counter[DecodeResult]:  # noqa: ARG002

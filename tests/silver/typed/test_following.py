@@ -1,0 +1,509 @@
+"""A typed table and its quarantine follow the ledger: the prototype of decision 28, on real tables.
+
+Work in progress, until it replaces the protocol of decision 17.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.file_lake import double, remove_old_commits
+from tests.support.follow_lake import LACKS, Follower
+from tests.support.typed_lake import FileDecoder, TypedLake
+from tidemark.bronze.ingest.errors import DuplicateRows
+from tidemark.core.bookmark import Bookmark
+from tidemark.core.errors import HistoriesDiverge, TidemarkError
+from tidemark.core.following import Batch, BatchOffsets, allowed, required
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.publication import PublishRule
+from tidemark.delta.errors import TableConflict
+
+pytestmark = pytest.mark.slow
+
+
+class Killed(Exception):
+    """The end of a killed decoder."""
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> TypedLake:
+    """Three plans of three records; offset 4 cannot be decoded."""
+    lake = TypedLake(tmp_path, broken={4})
+    for _ in range(3):
+        lake.bronze.run(3)
+    return lake
+
+
+@pytest.fixture
+def follower(lake: TypedLake) -> Follower:
+    return follower_of(lake)
+
+
+def follower_of(lake: TypedLake) -> Follower:
+    return Follower(lake, FileDecoder(lake))
+
+
+def kill_before(follower: Follower, step: str) -> None:
+    def pause(name: str) -> None:
+        if name == step:
+            raise Killed
+
+    follower.pause = pause
+    with pytest.raises(Killed):
+        follower.decode()
+    follower.pause = lambda _: None
+
+
+def once(follower: Follower, step: str, do: Callable[[], object]) -> None:
+    """Do something before the next step of this name."""
+
+    def pause(name: str) -> None:
+        if name == step:
+            follower.pause = lambda _: None
+            do()
+
+    follower.pause = pause
+
+
+def check(follower: Follower) -> None:
+    """Check that each bronze row is in one of both tables, under its bronze plan."""
+    rows = follower.lake.bronze_rows()
+    bronze = sorted((row["plan_sequence"], row["partition"], row["offset"]) for row in rows)
+    assert sorted([*follower.typed_rows(), *follower.entries()]) == bronze
+
+
+def bookmark_of(follower: Follower) -> Bookmark:
+    notes = [
+        commit["userMetadata"]
+        for commit in DeltaTable(follower.typed_uri).history()
+        if "bookmark" in commit.get("userMetadata", "")
+    ]
+    found = Bookmark.from_metadata(json.loads(notes[0])["bookmark"])
+    assert found is not None
+    return found
+
+
+def test_decoded_rows_have_the_numbers_of_their_bronze_plans(follower: Follower) -> None:
+    assert follower.decode() == 1
+    check(follower)
+    assert follower.entries() == [(2, 0, 4)]
+    assert {plan for plan, _, _ in follower.typed_rows()} == {1, 2, 3}
+    bookmark = bookmark_of(follower)
+    assert bookmark.event == follower.lake.control.summary("events").event_number
+    assert bookmark.decoded is not None
+    assert bookmark.decoded.plans == SpanSet.of([Span(1, 4)])
+    assert follower.decode() == 0
+
+
+def test_a_first_decode_makes_a_commit_for_each_chunk(follower: Follower) -> None:
+    follower.most = 3
+    assert follower.decode() == 3
+    check(follower)
+    assert follower.compared == 1
+
+
+@pytest.mark.parametrize("step", ["commit", "index"])
+def test_a_decode_after_a_kill_completes_both_tables(follower: Follower, step: str) -> None:
+    kill_before(follower, step)
+    follower.decode()
+    check(follower)
+    assert follower.entries() == [(2, 0, 4)]
+
+
+def test_an_entry_of_a_killed_decoder_has_a_reason_with_later_rules(follower: Follower) -> None:
+    kill_before(follower, "index")
+    follower.lake.broken = ()
+    follower.decode()
+    check(follower)
+    (entry,) = DeltaTable(follower.index_uri).to_pyarrow_table().to_pylist()
+    assert (entry["offset"], entry["reason"]) == (4, LACKS)
+
+
+def test_an_undone_plan_leaves_both_tables(follower: Follower) -> None:
+    follower.decode()
+    follower.lake.bronze.undo.undo(2, "ops", "wrong")
+    follower.decode()
+    check(follower)
+    assert follower.entries() == []
+    assert follower.compared == 1
+
+
+def test_replaced_rows_are_decoded_again(follower: Follower) -> None:
+    follower.decode()
+    follower.lake.bronze.land_again((0, 1, 5))
+    follower.lake.broken = {2}
+    follower.decode()
+    check(follower)
+    assert follower.entries() == [(4, 0, 2)]
+
+
+def test_rows_of_a_replacement_that_is_not_recorded_wait(follower: Follower) -> None:
+    bronze = follower.lake.bronze
+    plan = bronze.commit_again((0, 1, 5))
+    follower.decode()
+    assert {number for number, _, _ in follower.typed_rows()} == {3}
+    assert bookmark_of(follower).pending == SpanSet.of([Span(1, 3)])
+    bronze.ingest.execute(plan.sequence)
+    follower.decode()
+    check(follower)
+
+
+def test_a_replay_types_a_record_and_removes_its_entry(follower: Follower) -> None:
+    follower.decode()
+    follower.lake.broken = ()
+    assert follower.decode({Batch(2, "id-1"): {0: SpanSet.of([Span(4, 5)])}}) == 1
+    check(follower)
+    assert follower.entries() == []
+
+
+def test_a_record_that_fails_again_has_its_new_reason(follower: Follower) -> None:
+    follower.decode()
+    follower.lake.broken, follower.lake.rules = (), {4: "small"}
+    follower.decode({Batch(2, "id-1"): {0: SpanSet.of([Span(4, 5)])}})
+    check(follower)
+    (entry,) = DeltaTable(follower.index_uri).to_pyarrow_table().to_pylist()
+    assert (entry["offset"], entry["reason"], entry["detail"]) == (4, "rule_broken", "small")
+
+
+def test_doubled_bronze_rows_are_not_decoded(follower: Follower) -> None:
+    double(follower.lake.bronze.uri)
+    with pytest.raises(DuplicateRows):
+        follower.decode()
+
+
+def test_a_plan_with_an_unknown_schema_waits(follower: Follower) -> None:
+    """Later plans are decoded. The plan follows once its schema is known."""
+    follower.unreadable = [4]
+    follower.decode()
+    assert {plan for plan, _, _ in follower.typed_rows()} == {1, 3}
+    assert bookmark_of(follower).pending == SpanSet.of_numbers([2])
+    follower.unreadable = ()
+    follower.decode()
+    check(follower)
+
+
+def test_all_plans_are_decoded_from_scratch(follower: Follower) -> None:
+    follower.decode()
+    follower.clear()
+    assert follower.typed_rows() == []
+    follower.lake.broken = {7}
+    follower.decode()
+    check(follower)
+    assert follower.entries() == [(3, 0, 7)]
+    assert follower.compared == 1
+
+
+def test_rows_that_another_program_deletes_do_not_come_back(follower: Follower) -> None:
+    follower.decode()
+    DeltaTable(follower.typed_uri).delete('"offset" = 1')
+    follower.lake.bronze.run(3)
+    follower.decode()
+    assert [place for place in follower.typed_rows() if place[2] == 1] == []
+    assert len(follower.typed_rows()) == 10
+    assert follower.compared == 1
+
+
+@pytest.mark.parametrize("table", ["typed", "index"])
+def test_a_restored_table_is_compared(follower: Follower, table: str) -> None:
+    follower.most = 3
+    follower.decode()
+    DeltaTable(getattr(follower, f"{table}_uri")).restore(1)
+    follower.decode()
+    check(follower)
+    assert follower.compared == (2 if table == "typed" else 1)
+
+
+@pytest.mark.parametrize("table", ["typed", "index"])
+def test_a_table_without_old_commits_is_compared(follower: Follower, table: str) -> None:
+    follower.decode()
+    uri = getattr(follower, f"{table}_uri")
+    DeltaTable(uri).optimize.compact()
+    DeltaTable(uri).alter.set_table_properties({"a.b": "c"}, raise_if_not_exists=False)
+    remove_old_commits(uri)
+    follower.lake.bronze.run(3)
+    follower.decode()
+    check(follower)
+
+
+@pytest.mark.parametrize("table", ["typed", "index"])
+def test_an_older_copy_of_a_table_catches_up(
+    follower: Follower, table: str, tmp_path: Path
+) -> None:
+    follower.most = 3
+    follower.prepare()
+    follower.round()
+    uri = getattr(follower, f"{table}_uri")
+    shutil.copytree(uri, tmp_path / "copy")
+    follower.decode()
+    shutil.rmtree(uri)
+    shutil.copytree(tmp_path / "copy", uri)
+    follower.decode()
+    check(follower)
+
+
+def test_a_copy_of_the_typed_table_that_has_grown_again_is_noticed(
+    follower: Follower, tmp_path: Path
+) -> None:
+    """The quarantine names a version that the copy has too, with another commit."""
+    follower.most = 3
+    follower.prepare()
+    follower.round()
+    shutil.copytree(follower.typed_uri, tmp_path / "copy")
+    follower.lake.broken = ()
+    follower.decode()
+    shutil.rmtree(follower.typed_uri)
+    shutil.copytree(tmp_path / "copy", follower.typed_uri)
+    follower.lake.broken = {4}
+    kill_before(follower, "index")
+    follower.decode()
+    check(follower)
+
+
+def test_maintenance_between_look_and_commit_is_no_conflict(follower: Follower) -> None:
+    follower.most = 3
+    follower.decode()
+    follower.lake.bronze.undo.undo(1, "ops", "wrong")
+    follower.lake.bronze.run(3)
+    once(follower, "commit", lambda: DeltaTable(follower.typed_uri).optimize.compact())
+    assert follower.round()
+    follower.decode()
+    check(follower)
+
+
+def test_of_two_decoders_one_begins_again(follower: Follower) -> None:
+    other = follower_of(follower.lake)
+    follower.prepare()
+    once(follower, "commit", other.decode)
+    with pytest.raises(TableConflict):
+        follower.round()
+    assert follower.decode() == 0
+    check(follower)
+
+
+def test_a_late_decoder_does_not_cover_the_entries_of_another(follower: Follower) -> None:
+    other = follower_of(follower.lake)
+    follower.prepare()
+    once(follower, "index", other.decode)
+    with pytest.raises(TableConflict):
+        follower.round()
+    follower.decode()
+    check(follower)
+
+
+def test_an_undo_before_the_commit_begins_a_new_round(follower: Follower) -> None:
+    once(follower, "commit", lambda: follower.lake.bronze.undo.undo(1, "ops", "wrong"))
+    follower.decode()
+    check(follower)
+    assert {plan for plan, _, _ in follower.typed_rows()} == {2, 3}
+
+
+def test_a_restored_bronze_table_waits_for_a_rewind(follower: Follower) -> None:
+    follower.decode()
+    bronze = follower.lake.bronze
+    DeltaTable(bronze.uri).restore(2)
+    with pytest.raises(HistoriesDiverge):
+        follower.decode()
+    bronze.repair.rewind("ops", "restored")
+    follower.decode()
+    check(follower)
+    assert follower.compared == 1
+
+
+def test_only_published_plans_are_decoded(follower: Follower) -> None:
+    follower.publish = PublishRule.CHECKED
+    publication = follower.lake.bronze.publication
+    follower.decode()
+    assert follower.typed_rows() == []
+    for plan in (1, 2):
+        publication.release(plan, "cli:ann:1", "checked by hand")
+    follower.decode()
+    assert {plan for plan, _, _ in follower.typed_rows()} == {1, 2}
+    publication.reject(2, "cli:ann:2", "wrong prices")
+    follower.decode()
+    assert {plan for plan, _, _ in follower.typed_rows()} == {1}
+    assert follower.entries() == []
+    assert follower.compared == 1
+
+
+# -- random histories ----------------------------------------------------------------------------
+
+
+class RandomHistory:
+    """Random changes of real tables, also between the steps of a decoder, and kills.
+
+    Args:
+        root: Folder of the tables.
+        seed: Seed of all choices.
+    """
+
+    def __init__(self, root: Path, seed: int) -> None:
+        self.chance = Random(seed)
+        self.lake = TypedLake(root / "lake", broken={1, 4, 7, 11, 12, 20}, broken_in=(0, 1))
+        self.follower = follower_of(self.lake)
+        self.follower.publish = PublishRule.CHECKED
+        self.follower.prepare()
+        self.deleted: set[tuple[int, int, int]] = set()
+        self.numbers = 0
+        self.lake.bronze.run(3)
+
+    def act(self, *, is_nested: bool = False) -> None:
+        actions = {
+            "land": 6,
+            "decide": 6,
+            "undo": 1,
+            "replace": 2,
+            "restore bronze": 0.5,
+            "compact": 1,
+            "delete": 0.5,
+            "restore": 0.5,
+            "fix": 1,
+            "decode": 8 if not is_nested else 4,
+            "replay": 1,
+            "clear": 0.5,
+        }
+        name = self.chance.choices([*actions], [*actions.values()])[0]
+        with suppress(TidemarkError, Killed):
+            getattr(self, name.split()[0])(name)
+
+    def plans(self) -> list[int]:
+        records = self.lake.control.ledger("events").plans.values()
+        return [each.plan.sequence for each in records if each.has_rows]
+
+    def land(self, _: str) -> None:
+        self.lake.bronze.run(self.chance.randint(1, 4), self.chance.randrange(2))
+
+    def decide(self, _: str) -> None:
+        publication, self.numbers = self.lake.bronze.publication, self.numbers + 1
+        by = f"cli:ann:{self.numbers}"
+        plan = self.chance.choice(self.plans() or [1])
+        decision = publication.release if self.chance.random() < 0.8 else publication.reject
+        decision(plan, by, "a test")
+
+    def undo(self, _: str) -> None:
+        self.lake.bronze.undo.undo(self.chance.choice(self.plans() or [1]), "ops", "wrong")
+
+    def replace(self, _: str) -> None:
+        start = self.chance.randrange(8)
+        again = self.chance.choice((self.lake.bronze.land_again, self.lake.bronze.commit_again))
+        with suppress(AssertionError):
+            again((0, start, start + 2), requested_by=f"test {self.chance.random()}")
+
+    def restore(self, name: str) -> None:
+        of_bronze = name == "restore bronze"
+        uri = self.lake.bronze.uri if of_bronze else self._derived()
+        newest = DeltaTable(uri).version()
+        if newest > 1:
+            DeltaTable(uri).restore(self.chance.randint(max(0, newest - 3), newest - 1))
+        if of_bronze and self.chance.random() < 0.7:
+            self.repair()
+
+    def repair(self) -> None:
+        self.lake.bronze.repair.rewind("ops", "restored")
+
+    def compact(self, _: str) -> None:
+        DeltaTable(self._derived()).optimize.compact()
+
+    def delete(self, _: str) -> None:
+        rows = self.follower.typed_rows()
+        if rows:
+            plan, partition, offset = place = self.chance.choice(rows)
+            condition = (
+                f'plan_sequence = {plan} AND partition = {partition} AND "offset" = {offset}'
+            )
+            DeltaTable(self.follower.typed_uri).delete(condition)
+            self.deleted.add(place)
+
+    def fix(self, _: str) -> None:
+        """Change the decoding rules."""
+        self.lake.broken = set(self.chance.sample(range(22), 6))
+
+    def _derived(self) -> str:
+        return self.chance.choice((self.follower.typed_uri, self.follower.index_uri))
+
+    def decode(self, _: str) -> None:
+        self._decode({})
+
+    def replay(self, _: str) -> None:
+        entries = self.follower.entries()
+        spans = {0: SpanSet.of([Span(0, 30)]), 1: SpanSet.of([Span(0, 30)])}
+        self._decode({Batch(plan, "id-1"): spans for plan, _, _ in entries})
+
+    def clear(self, _: str) -> None:
+        decoder = self._decoder()
+        decoder.clear()
+
+    def _decode(self, replayed: BatchOffsets) -> None:
+        try:
+            self._decoder().decode(replayed)
+        finally:
+            self.check_no_doubles()
+
+    def _decoder(self) -> Follower:
+        decoder, nested = follower_of(self.lake), 2
+
+        def pause(_: str) -> None:
+            nonlocal nested
+            if nested and self.chance.random() < 0.3:
+                nested -= 1
+                self.act(is_nested=True)
+            if self.chance.random() < 0.05:
+                raise Killed
+
+        decoder.pause = pause
+        decoder.publish, decoder.most = PublishRule.CHECKED, self.chance.choice((3, 6, 100))
+        if self.chance.random() < 0.2:
+            decoder.unreadable = [self.chance.randrange(12)]
+        return decoder
+
+    def check_no_doubles(self) -> None:
+        rows = self.follower.typed_rows()
+        places = [place[1:] for place in rows]
+        assert len(set(places)) == len(places), sorted(places)
+
+    def settle(self) -> None:
+        """Finish open work as an operator does, and decode."""
+        with suppress(TidemarkError):
+            self.repair()
+        for record in self.lake.control.ledger("events").open_plans():
+            self.lake.bronze.ingest.execute(record.plan.sequence)
+        for record in self.lake.control.ledger("events").plans.values():
+            if record.undoing:
+                self.lake.bronze.undo.undo(record.plan.sequence, "ops", "wrong")
+        self.follower.decode()
+        typed, entries = set(self.follower.typed_rows()), set(self.follower.entries())
+        plans = self.lake.control.ledger("events").plans.values()
+        rows = self.lake.bronze_rows()
+        bronze = {(row["plan_sequence"], row["partition"], row["offset"]) for row in rows}
+        published = {
+            place for place in bronze if is_in(place, required(plans, PublishRule.CHECKED))
+        }
+        may_stay = allowed(plans, PublishRule.CHECKED)
+        assert published - self.deleted <= typed | entries
+        assert not typed & entries
+        assert all(is_in(place, may_stay) for place in typed)
+        assert entries <= published
+        self.check_no_doubles()
+
+
+def is_in(place: tuple[int, int, int], offsets: BatchOffsets) -> bool:
+    plan, partition, offset = place
+    return offset in offsets.get(Batch(plan, "id-1"), {}).get(partition, SpanSet())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_histories_end_with_each_published_record_in_one_table(
+    tmp_path: Path, seed: int
+) -> None:
+    history = RandomHistory(tmp_path, seed)
+    for _ in range(4):
+        for _ in range(12):
+            history.act()
+        history.settle()
