@@ -20,6 +20,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -218,6 +219,29 @@ def test_delta_rs_opens_tables_whose_log_cannot_be_copied(
         append(uri, value)
     damage(uri)
     assert open_copied(uri) is None
+
+
+@pytest.mark.parametrize("parts", [(1,), (2,), (1, 2)], ids=["first", "second", "both"])
+def test_a_checkpoint_without_all_of_its_parts_hides_no_row(
+    tmp_path: Path, copied: None, parts: tuple[int, ...]
+) -> None:
+    """Spark writes the parts one by one. Its commit of a property repeats the metadata."""
+    uri = two_rows(tmp_path)
+    log = tmp_path / "_delta_log"
+    actions = map(json.loads, (log / f"{0:020}.json").read_text().splitlines())
+    repeated = [each for each in actions if each.keys() & {"metaData", "protocol"}]
+    text = "\n".join(map(json.dumps, repeated))
+    (log / f"{2:020}.json").write_text(text)
+    DeltaTable(uri).create_checkpoint()
+    whole = log / f"{2:020}.checkpoint.parquet"
+    rows = pq.read_table(whole)
+    for part in parts:
+        path = log / f"{2:020}.checkpoint.{part:010}.{2:010}.parquet"
+        pq.write_table(rows.slice(0 if part == 1 else 2, 2 if part == 1 else None), path)
+    whole.unlink()
+    (log / "_last_checkpoint").unlink()
+    assert described(opened(uri)) == described(DeltaTable(uri))
+    assert query_rows(opened(uri), "SELECT count(*) AS n FROM t") == [{"n": 2}]
 
 
 def test_the_folder_of_a_copy_is_removed_with_its_last_table(tmp_path: Path, copied: None) -> None:

@@ -198,6 +198,7 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
         ("store-commit-follows-its-version", "I2", Never(), "conflicting"),
         ("replaced-table-is-copied-again", "I3", Never(), "every_change"),
         ("rows-of-the-copied-version", "I3", Never(), "before_its_rows"),
+        ("incomplete-checkpoint-is-not-used", "I1", Drop(), "all_of_its_parts"),
     ),
     "tests/delta/test_maintained_table.py": (
         ("files-of-open-plans-stay", "I1", Drop()),

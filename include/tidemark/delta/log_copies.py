@@ -364,11 +364,15 @@ def _for_each(do: Callable[[Any], None], items: Iterable[Any]) -> None:
 def _newest_checkpoint(names: Iterable[str]) -> int | None:
     """Return the version of the newest checkpoint with all of its parts."""
     parts = Counter(
-        (version_of(name), int(found[2] or 1))
+        (version_of(name), int(found["parts"] or 1))
         for name in names
         if "checkpoint" in name and (found := LOG_FILE.fullmatch(name))
     )
-    complete = (version for (version, needed), count in parts.items() if count == needed)
+    complete = (
+        version
+        for (version, needed), count in parts.items()
+        if count >= needed  # fence: incomplete-checkpoint-is-not-used
+    )
     return max(complete, default=None)
 
 

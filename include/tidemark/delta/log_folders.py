@@ -20,9 +20,8 @@ _ABANDONED_S = 24 * 60 * 60
 """Age in seconds from which another process removes the folder of a killed process."""
 PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 """Locations that delta-rs does not encode."""
-LOG_FILE = re.compile(r"(\d{20})\.(?:json|checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet)")
-"""Name of a commit, a checkpoint, or a part of a checkpoint, with its number and the number of
-parts."""
+LOG_FILE = re.compile(r"\d{20}\.(?:json|checkpoint(?:\.\d{10}\.(?P<parts>\d{10}))?\.parquet)")
+"""Name of a commit, a checkpoint, or a part of a checkpoint, with the number of parts."""
 
 
 class NotCopied(Exception):
