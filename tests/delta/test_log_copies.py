@@ -326,6 +326,20 @@ def test_a_query_of_a_table_with_payload_leaves_no_file(tmp_path: Path, copied: 
     assert query_rows(table, sql, "value * 2 = 2") == [{"value": 1}]
 
 
+def test_delta_rs_reads_rows_of_a_shallow_clone(tmp_path: Path, copied: None) -> None:
+    """The log of a clone has addresses of files, which are in the folder of its source."""
+    source, clone = tmp_path / "source", tmp_path / "clone"
+    append(str(source), 1)
+    (file,) = source.glob("*.parquet")
+    commit = Path("_delta_log", f"{0:020}.json")
+    (clone / "_delta_log").mkdir(parents=True)
+    text = (source / commit).read_text()
+    (clone / commit).write_text(text.replace(f'"{file.name}"', f'"file://{file}"'))
+    assert query_rows(opened(str(clone)), "SELECT value FROM t") == [{"value": 1}]
+    with_files = opened(str(clone)).with_files("true")
+    assert query_rows(with_files, "SELECT value FROM t") == [{"value": 1}]
+
+
 def test_delta_rs_reads_rows_that_cannot_be_copied(
     tmp_path: Path, copied: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -166,7 +166,8 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
         """Return the files that may have rows that meet a condition.
 
         Returns:
-            None if these files are many or large, or if a file may have a deletion vector.
+            None if these files are many or large, if one is not in the folder of the table, or if a
+            file may have a deletion vector.
         """
         if "deletionVectors" in (self.protocol().reader_features or ()):
             return None
@@ -183,8 +184,10 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
         except DeltaError:
             # A condition on a list or a map excludes no file.
             paths = self._paths()
-        is_small = len(paths) <= _COPIED_FILES
-        return paths if is_small and sum(sizes[p] for p in paths) <= _COPIED_BYTES else None
+        if len(paths) > _COPIED_FILES or not sizes.keys() >= set(paths):
+            # The files of a shallow clone are in the folder of another table.
+            return None
+        return paths if sum(sizes[path] for path in paths) <= _COPIED_BYTES else None
 
     def commit(self, write: Callable[[DeltaTable], None], properties: CommitProperties) -> None:
         """Commit what a function writes to a copy of this version.
