@@ -166,8 +166,8 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
         """Return the files that may have rows that meet a condition.
 
         Returns:
-            None if these files are many or large, if one is not in the folder of the table, or if a
-            file may have a deletion vector.
+            None if these files are many, large or in other folders, or if a file may have a
+            deletion vector.
         """
         if "deletionVectors" in (self.protocol().reader_features or ()):
             return None

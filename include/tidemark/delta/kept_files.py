@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import os
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
 from time import time
 
-from tidemark.delta.log_folders import LOG_FILE, version_of, write_whole
+from tidemark.delta.log_folders import LOG_FILE, PART, version_of, write_whole
 
 _DIGEST_BYTES = 32
 _UNUSED_S = 30 * 24 * 60 * 60
@@ -24,7 +25,7 @@ class KeptFiles:
     at the same location is not found.
 
     Args:
-        folder: The folder of all tables. A new folder can be read by this user alone.
+        folder: The folder of all tables. Only this user can read the files.
         uri: The table.
     """
 
@@ -32,12 +33,20 @@ class KeptFiles:
         self._folder = folder / _digest(uri)
         with suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._folder.mkdir(exist_ok=True)
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+
+    def is_safe(self) -> bool:
+        """Whether no other user can have written the files."""
+        try:
+            found = self._folder.stat()
+        except OSError:
+            return False
+        return found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
     def newest_checkpoint(self) -> int | None:
         """Return the version of the newest checkpoint; None without one."""
-        names = (name for name in self._log_files() if ".checkpoint." in name)
-        return max(map(version_of, names), default=None)
+        names = (name for name in self._names() if LOG_FILE.match(name))
+        return max((version_of(name) for name in names if ".checkpoint." in name), default=None)
 
     def read(self, name: str, tag: str) -> bytes | None:
         """Return a file of the log; None if it is missing or damaged."""
@@ -55,14 +64,28 @@ class KeptFiles:
         """Keep a data file."""
         self._write(_data_name(path), content)
 
-    def remove_before(self, version: int) -> None:
-        """Remove the files of the log before a version."""
-        self._remove(name for name in self._log_files() if version_of(name) < version)
+    def remove_other_logs(self, tags: Mapping[str, str]) -> None:
+        """Remove files of the log that are not in `tags`, except those of later versions.
+
+        They are before the newest checkpoint, of a replaced table, or of a killed process.
+        """
+        kept, newest = {_log_name(*each) for each in tags.items()}, max(map(version_of, tags))
+        self._remove(
+            name
+            for name in self._names()
+            if LOG_FILE.match(name.removeprefix(PART))
+            and version_of(name.removeprefix(PART)) <= newest
+            and name not in kept
+        )
 
     def remove_other_data(self, paths: Collection[str]) -> None:
         """Remove the data files that are not in `paths`."""
         kept = set(map(_data_name, paths))
-        self._remove(name for name in self._names() if name.startswith(_DATA) and name not in kept)
+        self._remove(
+            name
+            for name in self._names()
+            if name.removeprefix(PART).startswith(_DATA) and name not in kept
+        )
 
     def _read(self, name: str) -> bytes | None:
         try:
@@ -85,9 +108,6 @@ class KeptFiles:
         except OSError:
             return []
 
-    def _log_files(self) -> Iterator[str]:
-        return (name for name in self._names() if LOG_FILE.match(name))
-
     def _remove(self, names: Iterator[str]) -> None:
         with suppress(OSError):
             for name in names:
@@ -101,13 +121,14 @@ def keep_files_in(folder: Path) -> None:
 
 
 def kept_files_of(uri: str) -> KeptFiles | None:
-    """Return the kept files of a table; None before `keep_files_in`."""
+    """Return the kept files of a table; None if there is no folder that only this user writes."""
     if _kept_in is None:
         return None
     if _kept_in not in _tidied:
         _tidied.add(_kept_in)
         _remove_unused(_kept_in)
-    return KeptFiles(_kept_in, uri)
+    kept = KeptFiles(_kept_in, uri)
+    return kept if kept.is_safe() else None
 
 
 _kept_in: Path | None = None

@@ -145,8 +145,8 @@ class LogCopy:
                 raise _Replaced from missing
             self._folder = folder
         self._copy({name: tag for name, tag in tags.items() if name not in self._tags})
-        if self._kept is not None and checkpoint and checkpoint != self._since:
-            self._kept.remove_before(checkpoint)
+        if self._kept is not None and (checkpoint or 0) != self._since:
+            self._kept.remove_other_logs(tags)
         self._tags, self._since = tags, checkpoint or 0
         self._opened = OpenedTable(self, self._folder, tags)
         return self._opened

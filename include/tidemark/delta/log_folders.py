@@ -23,6 +23,9 @@ PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 LOG_FILE = re.compile(r"\d{20}\.(?:json|checkpoint(?:\.\d{10}\.(?P<parts>\d{10}))?\.parquet)")
 """Name of a commit, a checkpoint, or a part of a checkpoint, with the number of parts."""
 
+PART = "."
+"""The first character of the name of an unfinished file."""
+
 
 class NotCopied(Exception):
     """The log cannot be copied. delta-rs then opens the table itself, or reports the error."""
@@ -39,10 +42,16 @@ def commit_path(version: int) -> str:
 
 
 def write_whole(target: Path, content: bytes) -> None:
-    """Write a file. A concurrent reader sees all of it or none."""
-    part = target.with_name(f".{uuid4()}")
-    part.write_bytes(content)
-    part.replace(target)
+    """Write a file that no other user can read. A concurrent reader sees all of it or none."""
+    part = target.with_name(f"{PART}{target.name}.{uuid4()}")
+    try:
+        part.touch(mode=0o600)
+        part.write_bytes(content)
+        part.replace(target)
+    except OSError:
+        # For example on a full disk.
+        part.unlink(missing_ok=True)
+        raise
 
 
 class LogFolder:
