@@ -13,12 +13,14 @@ import os
 import random
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -30,7 +32,7 @@ from obstore.store import LocalStore
 from tests.fixtures_stores import PlaceIn
 from tests.support.request_counts import RequestCounter
 from tests.support.stores import Store
-from tidemark.delta import kept_files, log_copies, store_commits
+from tidemark.delta import kept_files, log_copies, log_folders, store_commits
 from tidemark.delta.commit_log import history
 from tidemark.delta.copied_tables import OpenedTable, Tags, append_rows, for_writing, queried
 from tidemark.delta.delta_errors import translate_delta_errors
@@ -38,6 +40,7 @@ from tidemark.delta.errors import StorageUnavailable
 from tidemark.delta.kept_files import keep_files_in
 from tidemark.delta.live_files import live_files
 from tidemark.delta.log_copies import LogCopy, _Replaced, forget_copies, open_copied
+from tidemark.delta.log_folders import LogFolder
 from tidemark.delta.store_commits import create_commit
 from tidemark.delta.table_io import open_if_exists, query_rows
 
@@ -254,6 +257,33 @@ def test_the_folder_of_a_copy_is_removed_with_its_last_table(tmp_path: Path, cop
     del table
     gc.collect()
     assert not folder.exists()
+
+
+def test_the_folder_of_a_killed_process_is_removed_if_its_number_is_used_again(
+    tmp_path: Path, copied: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container, each start has the same numbers."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    names = (f"{os.getpid()}-killed", f"{os.getpid()}-own", "1-new", f"{10**30}-no-number")
+    killed, own, new, other = (tmp_path / f"tidemark-log-{name}" for name in names)
+    long_ago = time.time() - 2 * 86_400
+    for folder, changed in ((killed, long_ago), (own, time.time()), (new, time.time())):
+        folder.mkdir()
+        os.utime(folder, (changed, changed))
+    other.mkdir()
+    os.utime(other, (long_ago, long_ago))
+    log_folders._cleaned_by.clear()
+    table_of_this_process = LogFolder()
+    assert not killed.exists()
+    assert own.exists()
+    assert new.exists()
+    started = psutil.Process().create_time()
+    monkeypatch.setattr(log_folders, "time", lambda: started + 2 * 86_400)
+    os.utime(own, (started, started))
+    log_folders._cleaned_by.clear()
+    LogFolder()
+    assert own.exists()
+    assert table_of_this_process.path.exists()
 
 
 def _end(_: OpenedTable) -> None:

@@ -18,6 +18,8 @@ LOG = "_delta_log"
 _PREFIX = "tidemark-log-"
 _ABANDONED_S = 24 * 60 * 60
 """Age in seconds from which another process removes the folder of a killed process."""
+_CLOCKS_S = 60.0
+"""Difference of the clocks of the file system and of the processes, seconds."""
 PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 """Locations that delta-rs does not encode."""
 LOG_FILE = re.compile(r"\d{20}\.(?:json|checkpoint(?:\.\d{10}\.(?P<parts>\d{10}))?\.parquet)")
@@ -126,20 +128,23 @@ def _clean_up() -> None:
     atexit.register(_remove_all)
     before = time() - _ABANDONED_S
     for folder in Path(gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, OverflowError):
             process = int(folder.name.removeprefix(_PREFIX).partition("-")[0])
-            if folder.stat().st_mtime < before and not _is_running(process):
+            changed = folder.stat().st_mtime
+            if changed < before and not _has_run_since(process, changed):
                 rmtree(folder, ignore_errors=True)
 
 
-def _is_running(process: int) -> bool:
+def _has_run_since(process: int, since: float) -> bool:
+    """Whether a process runs that had started at a time: numbers of processes are used again."""
+    import psutil
+
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
+        return bool(psutil.Process(process).create_time() <= since + _CLOCKS_S)
+    except psutil.AccessDenied:
+        return True
+    except psutil.Error:
         return False
-    except PermissionError:
-        pass
-    return True
 
 
 def _remove_all() -> None:
