@@ -572,6 +572,35 @@ def test_a_commit_waits_for_an_unfinished_creation(
     assert (values(uri), DeltaTable(uri).version()) == ([0, 1, 5], 2)
 
 
+class WithoutCheckpoints:
+    """A store that fails after the commit."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def put(self, path: str, content: bytes, **options: Any) -> Any:
+        if "checkpoint" in path:
+            raise GenericError("no answer")
+        return self._store.put(path, content, **options)
+
+
+def test_a_commit_succeeds_if_its_checkpoint_cannot_be_written(
+    tmp_path: Path, copied: None
+) -> None:
+    uri = str(tmp_path)
+    append(uri, 0, configuration={"delta.checkpointInterval": "2"})
+    table = opened(uri)
+    store = cast("Any", WithoutCheckpoints(table._copy._store))
+    table._copy._open_for_writes = lambda: store
+    append_rows(table, pa.table({"value": [1]}), commit_properties=landing(1))
+    append_rows(opened(uri), pa.table({"value": [2]}), commit_properties=landing(2))
+    assert values(uri) == [0, 1, 2]
+    assert not list((tmp_path / "_delta_log").glob("*checkpoint*"))
+
+
 def test_two_holders_of_a_version_do_not_commit_the_same_transaction(
     tmp_path: Path, copied: None
 ) -> None:

@@ -278,9 +278,15 @@ class LogCopy:
         created = create_commit(store, version, commit.read_bytes(), retries=retries)
         checkpoint = Path(written, LOG, f"{version:020}.checkpoint.parquet")
         if created == version and checkpoint.exists():
-            # In this order: a reader of the second file expects the first.
-            put(checkpoint)
-            put(Path(written, LOG, "_last_checkpoint"))
+            try:
+                # In this order: a reader of the second file expects the first.
+                put(checkpoint)
+                put(Path(written, LOG, "_last_checkpoint"))
+            except Exception as failed:  # noqa: BLE001  the commit is made
+                log.warning(
+                    "checkpoint not written uri=%s version=%d error=%s",
+                    *(self.uri, version, type(failed).__name__),
+                )
 
 
 def open_copied(uri: str) -> OpenedTable | None:
