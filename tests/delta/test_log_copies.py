@@ -6,6 +6,7 @@ server.
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import multiprocessing
@@ -32,7 +33,7 @@ from obstore.store import LocalStore
 from tests.fixtures_stores import PlaceIn
 from tests.support.request_counts import RequestCounter
 from tests.support.stores import Store
-from tidemark.delta import kept_files, log_copies, log_folders, store_commits
+from tidemark.delta import copied_tables, kept_files, log_copies, log_folders, store_commits
 from tidemark.delta.commit_log import history
 from tidemark.delta.copied_tables import OpenedTable, Tags, append_rows, for_writing, queried
 from tidemark.delta.delta_errors import translate_delta_errors
@@ -386,6 +387,25 @@ def test_delta_rs_reads_rows_that_cannot_be_copied(
     assert query_rows(table.with_files("true"), "SELECT value FROM t") == [{"value": 1}]
     with pytest.raises(DeltaError, match="no answer"):
         history(table)
+
+
+def test_a_full_temporary_folder_stops_neither_queries_nor_commits(
+    tmp_path: Path, copied: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = two_rows(tmp_path)
+    table = opened(uri)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(copied_tables, "LogFolder", fail)
+    assert query_rows(table, "SELECT count(*) AS n FROM t") == [{"n": 2}]
+    append_rows(table, pa.table({"value": [5]}), commit_properties=landing(1))
+    assert values(uri) == [0, 1, 5]
+    with pytest.raises(CommitFailedError):
+        append_rows(table, pa.table({"value": [5]}), commit_properties=landing(1))
+    monkeypatch.undo()
+    assert values(uri) == [0, 1, 5]
 
 
 # -- commits -------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from tidemark.delta.delta_errors import is_full
 from tidemark.delta.log_folders import LogFolder, commit_path, version_of
 from tidemark.delta.store_commits import as_delta_errors
 
@@ -121,16 +122,23 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
             condition: An SQL condition. Only conditions on partition columns and on columns with
                 statistics exclude files.
         """
-        folder = LogFolder()
+        with ExitStack() as until_end:
+            yield self._copied_rows(condition, until_end) or self.with_rows()
+
+    def _copied_rows(self, condition: str, until_end: ExitStack) -> DeltaTable | None:
+        """Copy log and small files to a folder of their own; None if they cannot be copied."""
+        paths = self._small_files(condition)
+        if paths is None:
+            return None
         try:
-            paths = self._small_files(condition)
-            if paths is not None and self._has_copied(paths, self._copy.add, folder):
+            folder = LogFolder()
+            until_end.callback(folder.remove)
+            if self._has_copied(paths, self._copy.add, folder):
                 folder.take(self._folder, self._folder.log_until(self.version()))
-                yield DeltaTable(folder.path, version=self.version())
-            else:
-                yield self.with_rows()
-        finally:
-            folder.remove()
+                return DeltaTable(folder.path, version=self.version())
+        except (OSError, DeltaError) as failed:
+            log.info("log not copied error=%s", type(failed).__name__)
+        return None
 
     def with_files(self, condition: str) -> DeltaTable:
         """Return this version as a table, for queries of the rows that meet a condition.
@@ -193,24 +201,36 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
         """Commit what a function writes to a copy of this version.
 
         Args:
-            write: Writes with delta-rs to the given table. Must read no rows.
+            write: Writes with delta-rs to the given table. Must read no rows. If the temporary
+                folder is full, it is called again with the table itself.
             properties: The properties of the commit.
 
         Raises:
             CommitFailedError: See `create_commit`.
         """
         given = properties.max_commit_retries
-        written = LogFolder()
-        try:
-            written.take(self._folder, self._folder.log_until(self.version()))
-            table = DeltaTable(written.path)
-            if table.version() != self.version():
-                raise CommitFailedError(f"the copy of version {self.version()} is incomplete")
-            write(table)
+        with ExitStack() as until_end:
+            try:
+                written = self._written(write, until_end)
+            except (OSError, DeltaError) as failed:
+                if not is_full(failed):
+                    raise
+                # Nothing is in the store yet, so delta-rs can make the commit itself.
+                write(self.for_writing())
+                return
             with as_delta_errors():
-                self._copy.create(written.path, self, retries=_RETRIES if given is None else given)
-        finally:
-            written.remove()
+                self._copy.create(written, self, retries=_RETRIES if given is None else given)
+
+    def _written(self, write: Callable[[DeltaTable], None], until_end: ExitStack) -> Path:
+        """Let a function write to a copy of the log. Returns the folder of the copy."""
+        written = LogFolder()
+        until_end.callback(written.remove)
+        written.take(self._folder, self._folder.log_until(self.version()))
+        table = DeltaTable(written.path)
+        if table.version() != self.version():
+            raise CommitFailedError(f"the copy of version {self.version()} is incomplete")
+        write(table)
+        return written.path
 
     def create_write_transaction(
         self, *arguments: Any, commit_properties: CommitProperties, **options: Any

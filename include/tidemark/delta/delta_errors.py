@@ -81,7 +81,13 @@ def space_needed(bytes_needed: Callable[[], int]) -> Iterator[None]:
         raise
 
 
-_FULL = {os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)}
+_FULL_NUMBERS = (errno.ENOSPC, errno.EDQUOT)
+_FULL = {*map(os.strerror, _FULL_NUMBERS)}
+
+
+def is_full(failure: Exception) -> bool:
+    """Whether a disk was full."""
+    return os_error_number(failure) in _FULL_NUMBERS
 
 
 def tidemark_error(failure: Exception, location: str, operation: str) -> TidemarkError:
