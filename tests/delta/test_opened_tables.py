@@ -9,6 +9,7 @@ from shutil import rmtree
 from deltalake import DeltaTable
 
 from tests.support.file_lake import FileLake
+from tidemark.delta.data_table import DeltaDataTable
 from tidemark.delta.opened_tables import reopen_tables, tables_opened_once
 from tidemark.delta.table_io import open_if_exists
 
@@ -35,3 +36,16 @@ def test_a_block_reads_the_first_state_of_a_table_until_tables_are_reopened(tmp_
         assert version(uri) == DeltaTable(uri).version()
     rmtree(uri)
     assert version(uri) is None
+
+
+def test_a_table_that_another_process_creates_in_a_block_is_no_foreign_table(
+    tmp_path: Path,
+) -> None:
+    lake = FileLake(root=tmp_path)
+    table = DeltaDataTable(str(lake.uri))
+    with ThreadPoolExecutor(1) as other, tables_opened_once():
+        missing = table.state("events", ())
+        other.submit(lake.run, 4).result()
+        assert table.state("events", ()) == missing
+        reopen_tables()
+        assert table.state("events", ()).version == DeltaTable(str(lake.uri)).version()

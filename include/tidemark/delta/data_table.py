@@ -74,7 +74,7 @@ from tidemark.delta.table_checks import (
     field_types,
     missing_fields,
 )
-from tidemark.delta.table_io import newest_table, open_if_exists
+from tidemark.delta.table_io import newest_if_exists, newest_table, open_if_exists
 from tidemark.delta.table_properties import DATA_TABLE_PROPERTIES
 from tidemark.delta.unreadable_files import check_readable, raise_if_unreadable
 from tidemark.delta.widened_maps import has_widened_maps
@@ -445,11 +445,12 @@ class DeltaDataTable:
         if table is None and "://" not in self._uri:
             # A log without a commit: another process is creating the table.
             others = [each for each in Path(self._uri).glob("[!.]*") if each.name != "_delta_log"]
-            # Another process may have created the table since the first look.
-            table = open_if_exists(self._uri) if others else None
-            if others and table is None:
+            # Another process may have created the table since the first look. In a block of
+            # `tables_opened_once`, it stays missing.
+            if others and newest_if_exists(self._uri) is None:
                 difference = "the folder contains files and no Delta table"
                 raise ForeignTable(target=self._uri, difference=difference)
+            table = open_if_exists(self._uri) if others else None
         return table
 
     def _check(self, table: DeltaTable, pipeline: str) -> None:

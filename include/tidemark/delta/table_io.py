@@ -42,9 +42,9 @@ def open_if_exists(uri: str) -> DeltaTable | None:
     """
     tables = opened_tables()
     if tables is None:
-        return _open_if_exists(uri)
+        return newest_if_exists(uri)
     if uri not in tables:
-        tables[uri] = _open_if_exists(uri)
+        tables[uri] = newest_if_exists(uri)
     return tables[uri]
 
 
@@ -64,7 +64,11 @@ def table_at(uri: str, version: int) -> DeltaTable:
     return newest if is_newest else DeltaTable(uri, version=version)
 
 
-def _open_if_exists(uri: str) -> DeltaTable | None:
+def newest_if_exists(uri: str) -> DeltaTable | None:
+    """Open the newest version of a table, also in a block of `tables_opened_once`.
+
+    See `open_if_exists` for result and errors.
+    """
     copied = open_copied(uri)
     if copied is not None:
         return copied

@@ -426,13 +426,13 @@ def test_a_status_opens_each_table_once(tmp_path: Path, monkeypatch: pytest.Monk
     lake.land_values([b"a", b"b"])
     lake.run()
     opened: list[str] = []
-    real = table_io._open_if_exists
+    real = table_io.newest_if_exists
 
     def count(uri: str) -> DeltaTable | None:
         opened.append(uri)
         return real(uri)
 
-    monkeypatch.setattr(table_io, "_open_if_exists", count)
+    monkeypatch.setattr(table_io, "newest_if_exists", count)
     status = app_of(tmp_path)().pipeline("events").report.status()
     assert status.records == 2
     assert sorted(opened) == sorted(set(opened))
