@@ -340,6 +340,24 @@ def test_a_later_process_uses_control_files_that_an_earlier_one_has_kept(
     assert query_rows(opened(uri).with_files("true"), "SELECT value FROM t") == [{"value": 1}]
 
 
+def test_a_kept_checkpoint_before_one_that_cannot_be_copied_is_not_used(
+    tmp_path: Path, copied: None
+) -> None:
+    keep_files_in(tmp_path / "kept")
+    uri = two_rows(tmp_path / "table")
+    DeltaTable(uri).create_checkpoint()
+    assert opened(uri).version() == 1
+    append(uri, 2)
+    name = f"{2:020}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json"
+    (tmp_path / "table" / "_delta_log" / name).touch()
+    forget_copies()
+    assert open_copied(uri) is None
+    append(uri, 3)
+    DeltaTable(uri).create_checkpoint()
+    forget_copies()
+    assert described(opened(uri)) == described(DeltaTable(uri))
+
+
 def test_a_query_of_a_table_with_payload_leaves_no_file(tmp_path: Path, copied: None) -> None:
     keep_files_in(tmp_path / "kept")
     uri = str(tmp_path / "table")

@@ -116,16 +116,7 @@ class LogCopy:
         self._folder = LogFolder()
 
     def _look(self) -> OpenedTable:
-        since, is_known = self._since, True
-        if since is None and self._kept is not None and not self._has_restarted:
-            since = self._kept.newest_checkpoint()
-        if since is None:
-            since, is_known = self._last_checkpoint(), False
-        found = self._list(since)
-        checkpoint = _newest_checkpoint(found)
-        if checkpoint is None and since:
-            # Maintenance has removed the checkpoint, or another table replaced this one.
-            raise _Replaced if is_known else NotCopied
+        found, checkpoint = self._found()
         _check_contiguous(found, checkpoint)
         tags = {name: tag for name, tag in found.items() if version_of(name) >= (checkpoint or 0)}
         if self._opened is not None and not self._opened.is_complete():
@@ -150,6 +141,30 @@ class LogCopy:
         self._tags, self._since = tags, checkpoint or 0
         self._opened = OpenedTable(self, self._folder, tags)
         return self._opened
+
+    def _found(self) -> tuple[dict[str, str], int | None]:
+        """Return the tags of files from a checkpoint on, and the version of the newest checkpoint.
+
+        Raises:
+            _Replaced: They are not known from the newest copied checkpoint on.
+        """
+        since, is_known = self._since, True
+        if since is None and self._kept is not None and not self._has_restarted:
+            since = self._kept.newest_checkpoint()
+        if since is None:
+            since, is_known = self._last_checkpoint(), False
+        try:
+            found = self._list(since)
+        except NotCopied:
+            if is_known and not self._has_restarted:
+                # The newest checkpoint may be a single file.
+                raise _Replaced from None
+            raise
+        checkpoint = _newest_checkpoint(found)
+        if checkpoint is None and since:
+            # Maintenance has removed the checkpoint, or another table replaced this one.
+            raise _Replaced if is_known else NotCopied
+        return found, checkpoint
 
     def _last_checkpoint(self) -> int:
         try:
