@@ -754,7 +754,13 @@ def test_a_linked_temporary_folder_is_resolved(
 
 def test_a_copy_refuses_changes_of_rows(tmp_path: Path, copied: None) -> None:
     table = opened(two_rows(tmp_path))
-    for change in (table.delete, table.optimize, table.create_checkpoint, table.history):
+    for change in (
+        table.delete,
+        table.optimize,
+        table.create_checkpoint,
+        table.history,
+        table.scan,
+    ):
         with pytest.raises(TypeError, match="needs a table of"):
             change()
 

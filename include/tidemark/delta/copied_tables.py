@@ -255,7 +255,7 @@ def _refuse(name: str) -> Callable[..., Any]:
 for _name in (
     *("alter", "cleanup_metadata", "count", "create_checkpoint", "delete", "history", "load_cdf"),
     *("load_as_version", "merge", "optimize", "repair", "restore", "to_pandas", "update"),
-    *("to_pyarrow_dataset", "to_pyarrow_table", "update_incremental", "vacuum"),
+    *("scan", "to_pyarrow_dataset", "to_pyarrow_table", "update_incremental", "vacuum"),
 ):
     # On the copy, these methods would fail, or change only the copy.
     setattr(OpenedTable, _name, _refuse(_name))
