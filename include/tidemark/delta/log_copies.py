@@ -299,7 +299,7 @@ class LogCopy:
                 put(Path(written, LOG, "_last_checkpoint"))
             except Exception as failed:  # noqa: BLE001  the commit is made
                 log.warning(
-                    "checkpoint not written uri=%s version=%d error=%s",
+                    "checkpoint not written uri=%s table_version=%d error=%s",
                     *(self.uri, version, type(failed).__name__),
                 )
 
