@@ -111,7 +111,7 @@ LIBRARIES = {
     "great_expectations": ["quality/gx/*"],
     "httpx2": ["airflow/alarms.py", "local/airflow_api.py", "silver/typed/registry.py"],
     "openlineage": ["airflow/lineage/*"],
-    "psutil": ["spark/*"],
+    "psutil": ["delta/log_folders.py", "spark/*"],
     "pyspark": [
         "spark/*",
         "*/spark*.py",
