@@ -153,7 +153,9 @@ class Log:
 
 
 @pytest.mark.parametrize("is_kept", [False, True], ids=["one process", "a process each"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))]
+)
 def test_a_copy_equals_the_table_after_every_change(
     tmp_path: Path, copied: None, seed: int, is_kept: bool
 ) -> None:
@@ -541,6 +543,7 @@ def _land(uri: str, ready: Any, sequence: int, app: str) -> int:
     return 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("apps", "committed"), [(["app"] * 6, 1), (list("abcdef"), 6)])
 def test_concurrent_commits_with_own_transactions_succeed(
     tmp_path: Path, copied: None, apps: list[str], committed: int
