@@ -558,14 +558,23 @@ def test_concurrent_commits_with_own_transactions_succeed(
     assert DeltaTable(uri).version() == 1 + committed
 
 
-class LostAnswers:
-    """A store that creates a commit, and then reports that it exists, as after a lost answer."""
+class StoreProxy:
+    """A store; the classes below change its answers to writes."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+
+def write_through(proxy: type[StoreProxy], table: OpenedTable) -> None:
+    store = cast("Any", proxy(table._copy._store))
+    table._copy._open_for_writes = lambda: store
+
+
+class LostAnswers(StoreProxy):
+    """A store that creates a commit, and then reports that it exists, as after a lost answer."""
 
     def put(self, path: str, content: bytes, **options: Any) -> Any:
         answer = self._store.put(path, content, **options)
@@ -579,20 +588,15 @@ def test_a_commit_whose_answer_was_lost_is_not_committed_again(
 ) -> None:
     uri = two_rows(tmp_path)
     table = opened(uri)
-    store = cast("Any", LostAnswers(table._copy._store))
-    table._copy._open_for_writes = lambda: store
+    write_through(LostAnswers, table)
     append_rows(table, pa.table({"value": [5]}), commit_properties=landing(1))
     assert (values(uri), DeltaTable(uri).version()) == ([0, 1, 5], 2)
 
 
-class Unfinished:
+class Unfinished(StoreProxy):
     """A store that first answers as S3 during another creation of the same file."""
 
-    def __init__(self, store: Any) -> None:
-        self._store, self.answers = store, 2
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+    answers = 2
 
     def put(self, path: str, content: bytes, **options: Any) -> Any:
         if options.get("mode") == "create" and self.answers:
@@ -607,20 +611,13 @@ def test_a_commit_waits_for_an_unfinished_creation(
     monkeypatch.setattr(store_commits, "_UNFINISHED_S", 0.0)
     uri = two_rows(tmp_path)
     table = opened(uri)
-    store = cast("Any", Unfinished(table._copy._store))
-    table._copy._open_for_writes = lambda: store
+    write_through(Unfinished, table)
     append_rows(table, pa.table({"value": [5]}), commit_properties=landing(1))
     assert (values(uri), DeltaTable(uri).version()) == ([0, 1, 5], 2)
 
 
-class WithoutCheckpoints:
+class WithoutCheckpoints(StoreProxy):
     """A store that fails after the commit."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
 
     def put(self, path: str, content: bytes, **options: Any) -> Any:
         if "checkpoint" in path:
@@ -634,8 +631,7 @@ def test_a_commit_succeeds_if_its_checkpoint_cannot_be_written(
     uri = str(tmp_path)
     append(uri, 0, configuration={"delta.checkpointInterval": "2"})
     table = opened(uri)
-    store = cast("Any", WithoutCheckpoints(table._copy._store))
-    table._copy._open_for_writes = lambda: store
+    write_through(WithoutCheckpoints, table)
     append_rows(table, pa.table({"value": [1]}), commit_properties=landing(1))
     append_rows(opened(uri), pa.table({"value": [2]}), commit_properties=landing(2))
     assert values(uri) == [0, 1, 2]

@@ -232,12 +232,7 @@ class DeltaControlTable:
     @_reading
     def accepted_losses(self, pipeline: str) -> Sequence[tuple[datetime, LossAccepted]]:
         """Return the accepted losses with the times of their events, oldest first."""
-        table = self._with_rows(pipeline)
-        if table is None:
-            return ()
-        wanted = f"pipeline = '{pipeline}' AND event = '{EventKind.LOSS_ACCEPTED}'"
-        rows = python_rows(table.scan(predicate=wanted).read_all())
-        return losses(pipeline, rows)
+        return losses(pipeline, self._scan(pipeline, f"event = '{EventKind.LOSS_ACCEPTED}'"))
 
     @_reading
     def plan_record(self, pipeline: str, sequence: int) -> PlanRecord | None:

@@ -119,7 +119,7 @@ CLAIMS = places(*range(10))
 
 
 def test_an_entry_is_a_claimed_bronze_record_that_the_typed_table_lacks(tables: Tables) -> None:
-    """Offset 12 is no record of the bronze table, and offset 5 is not claimed."""
+    """The bronze table lacks offset 12, and the typed table does not claim offset 5."""
     tables.decode(0, 1, 2, 3, decoded=WHOLE)
     tables.follow(places(*(n for n in range(13) if n != 5)))
     assert [*tables.entries()] == [4, 6, 7, 8, 9]

@@ -94,6 +94,7 @@ class PlanExecutor:
         landing = retry_on_conflict(lambda: self._record(plan))
         return ExecutionResult(plan=plan, landing=landing, wrote=wrote)
 
+    @tables_opened_once()
     def _find_landing(self, plan: Plan) -> Landing | None:
         """Return the plan's commit; None if the plan has not landed and still can.
 
@@ -133,9 +134,7 @@ class PlanExecutor:
             wrote = self.ports.table.append(committable, files, seen)
         except TransientError as error:
             # The commit may have succeeded before the failure, or in a concurrent execution.
-            with tables_opened_once():
-                committed = self._find_landing(plan)
-            if committed is None:
+            if self._find_landing(plan) is None:
                 self.source.raise_if_lost(plan)
                 raise
             return wrote and not isinstance(error, TransactionConflict)

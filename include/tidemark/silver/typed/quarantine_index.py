@@ -7,7 +7,7 @@ followed. An entry has no payload, because the bronze table has it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidemark.core.bookmark import Bookmark
@@ -161,7 +161,6 @@ def _commit_ref(note: Any) -> CommitRef | None:
 def _batches(entries: Iterable[QuarantineEntry]) -> Sequence[pa.RecordBatch]:
     import pyarrow as pa
 
-    rows = [{each.name: getattr(entry, each.name) for each in fields(entry)} for entry in entries]
-    table = pa.Table.from_pylist(rows, pa.schema(INDEX_SCHEMA.to_arrow()))
+    table = pa.Table.from_pylist(list(map(asdict, entries)), pa.schema(INDEX_SCHEMA.to_arrow()))
     found: Sequence[pa.RecordBatch] = table.to_batches()
     return found

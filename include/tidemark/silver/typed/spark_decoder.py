@@ -101,12 +101,16 @@ class _Rows:
         pipeline: The pipeline of the typed table.
         sequence: Number of the plan, or of the oldest plan, for errors and names of files.
         frame: The bronze rows.
+        schemas: As in `DecodeRequest`.
+        oversized: As in `DecodeRequest`.
         quarantined: Returns the number of these rows that are in quarantine already.
     """
 
     pipeline: str
     sequence: int
     frame: DataFrame
+    schemas: Mapping[str, Sequence[int]]
+    oversized: Mapping[str, Sequence[int]]
     quarantined: Callable[[], int]
 
 
@@ -168,10 +172,7 @@ class SparkDecoder:
         operation = f"decoding plan {plan.sequence} of pipeline {plan.pipeline!r}"
         with ExitStack() as undo:
             with self._session_for(plan.pipeline, operation):
-                passes = self._passes(
-                    source.schemas, source.oversized, newest_table(self._typed).schema()
-                )
-                made = self._write_passes(self._rows_of(plan), passes, _quarantine_columns, undo)
+                made = self._write_passes(self._rows_of(plan, source), _quarantine_columns, undo)
             undo.pop_all()
             return made
 
@@ -187,16 +188,15 @@ class SparkDecoder:
         operation = f"decoding rows of pipeline {request.pipeline!r}"
         with ExitStack() as undo:
             with self._session_for(request.pipeline, operation):
-                passes = self._passes(
-                    request.schemas, request.oversized, newest_table(self._typed).schema()
-                )
                 rows = _Rows(
                     pipeline=request.pipeline,
                     sequence=sequence,
                     frame=self._bronze_at(request.version).where(_of_batches(request.offsets)),
+                    schemas=request.schemas,
+                    oversized=request.oversized,
                     quarantined=lambda: request.quarantined,
                 )
-                made = self._write_passes(rows, passes, _index_columns, undo)
+                made = self._write_passes(rows, _index_columns, undo)
             undo.pop_all()
             return made
 
@@ -216,9 +216,8 @@ class SparkDecoder:
         source = self._request_of(plan)
         found: Counter[DecodeResult] = Counter()
         with self._session_for(plan.pipeline, f"decoding records of pipeline {plan.pipeline!r}"):
-            here = self._rows_of(plan)
-            table = typed_schema(self._spec, columns)
-            for written in self._passes(source.schemas, source.oversized, table):
+            here = self._rows_of(plan, source)
+            for written in self._passes(here, typed_schema(self._spec, columns)):
                 rows = self._decoded(here, written, names_faults=True)
                 for *why, count in rows.groupBy(_REASON, _PART, _DETAIL).count().collect():
                     found[DecodeResult.of(*why)] += count
@@ -253,11 +252,13 @@ class SparkDecoder:
             )
         return origin
 
-    def _rows_of(self, plan: Plan) -> _Rows:
+    def _rows_of(self, plan: Plan, source: DecodeOrigin) -> _Rows:
         return _Rows(
             pipeline=plan.pipeline,
             sequence=plan.sequence,
             frame=self._bronze_rows(plan),
+            schemas=source.schemas,
+            oversized=source.oversized,
             quarantined=lambda: self._quarantined_before(plan) if plan.replaces else 0,
         )
 
@@ -272,17 +273,11 @@ class SparkDecoder:
     def _bronze_at(self, version: int) -> DataFrame:
         return self._session.read.format("delta").option("versionAsOf", version).load(self._bronze)
 
-    def _writer_schemas(
-        self,
-        schemas: Mapping[str, Sequence[int]],
-        oversized: Mapping[str, Sequence[int]],
-        table: Schema,
-    ) -> _Schemas:
+    def _writer_schemas(self, rows: _Rows, table: Schema) -> _Schemas:
         """Return the schemas of some records.
 
         Args:
-            schemas: Ids of their schemas by part.
-            oversized: Ids of schemas that exceed a limit by part.
+            rows: The records.
             table: The columns of the typed table.
 
         Raises:
@@ -293,17 +288,17 @@ class SparkDecoder:
         # The Delta log has the schema in Spark's JSON form.
         columns = StructType.fromJson(json.loads(table.to_json()))
         present = self._part_types(columns)
-        kept = self._schemas.stored({each for ids in schemas.values() for each in ids})
+        kept = self._schemas.stored({each for ids in rows.schemas.values() for each in ids})
         found = {}
         for part in self._spec.framed_parts:
-            ids = schemas.get(part, ())
+            ids = rows.schemas.get(part, ())
             missing = [each for each in ids if each not in kept]
             if missing or (ids and part not in present):
                 raise ValueError(f"schemas {missing or ids} of the {part} are no longer stored")
             found[part] = WriterSchemas(
                 schemas=[kept[each] for each in ids],
                 refused=self._spec.refused_schemas,
-                oversized=oversized.get(part, ()),
+                oversized=rows.oversized.get(part, ()),
                 widens=self._spec.widens,
                 column=present.get(part),
             )
@@ -319,19 +314,14 @@ class SparkDecoder:
             present[Part.VALUE] = StructType(fields)
         return present
 
-    def _passes(
-        self,
-        schemas: Mapping[str, Sequence[int]],
-        oversized: Mapping[str, Sequence[int]],
-        table: Schema,
-    ) -> Sequence[_Schemas]:
+    def _passes(self, rows: _Rows, table: Schema) -> Sequence[_Schemas]:
         """Return the schemas of each pass. Each row is in one pass."""
         choices = [
             [
                 (part, some)
                 for some in in_passes(self._spec.parts[part].format, written, self._forms_at_once)
             ]
-            for part, written in self._writer_schemas(schemas, oversized, table).items()
+            for part, written in self._writer_schemas(rows, table).items()
         ]
         return [dict(chosen) for chosen in product(*choices)]
 
@@ -432,11 +422,11 @@ class SparkDecoder:
     def _write_passes(
         self,
         rows: _Rows,
-        passes: Sequence[_Schemas],
         quarantined_columns: Callable[[DataFrame], DataFrame],
         undo: ExitStack,
     ) -> list[DataFile]:
         """Write decoded and failed rows, and return the files of both tables."""
+        passes = self._passes(rows, newest_table(self._typed).schema())
         folder = plan_folder(rows.sequence, uuid4())
         typed = self._new_folder(self._typed, folder, undo)
         # A query of many schemas is large, so each one is built when it runs.
@@ -571,13 +561,7 @@ def _of_batches(offsets: BatchOffsets) -> Column:
 
 def _index_columns(rows: DataFrame) -> DataFrame:
     """Return rows with the columns of a quarantine that stores no payload."""
-    return rows.select(
-        *("topic_id", "partition", "offset", "plan_sequence"),
-        F.col(_REASON).alias("reason"),
-        F.col(_PART).alias("part"),
-        F.col(_DETAIL).alias("detail"),
-        F.col(_SCHEMA_ID).alias("schema_id"),
-    )
+    return rows.select("topic_id", "partition", "offset", "plan_sequence", *_fault_columns())
 
 
 def _quarantine_columns(rows: DataFrame) -> DataFrame:
@@ -585,11 +569,14 @@ def _quarantine_columns(rows: DataFrame) -> DataFrame:
     return rows.select(
         *(F.col(raw(part)).alias(part.value) for part in Part),
         *_BESIDE,
-        F.col(_REASON).alias("reason"),
-        F.col(_PART).alias("part"),
-        F.col(_DETAIL).alias("detail"),
-        F.col(_SCHEMA_ID).alias("schema_id"),
+        *_fault_columns(),
     )
+
+
+def _fault_columns() -> list[Column]:
+    """Return the columns that name why a row failed."""
+    names = {"reason": _REASON, "part": _PART, "detail": _DETAIL, "schema_id": _SCHEMA_ID}
+    return [F.col(found).alias(name) for name, found in names.items()]
 
 
 _NOT_COUNTED = (QuarantineReason.REFUSED_SCHEMA.value, QuarantineReason.SCHEMA_TOO_LARGE.value)
