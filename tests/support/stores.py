@@ -14,6 +14,7 @@ from urllib.error import URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
+from tests.support import moto_in_turn
 from tests.support.waiting import wait_until
 from tidemark.local.broker_settings import HOST
 from tidemark.spark.sockets import free_ports
@@ -52,9 +53,13 @@ class Store:
 
 @contextmanager
 def honouring_store(home: Path) -> Iterator[Store]:
-    """Moto, which refuses a PUT with `If-None-Match: *` to an object that exists."""
+    """Moto, which refuses a PUT with `If-None-Match: *` to an object that exists.
+
+    Its writes run one at a time (tests/support/moto_in_turn.py).
+    """
     (port,) = free_ports(HOST, 1)
-    command = [str(_FOLDER / "python" / "bin" / "moto_server"), "-H", HOST, "-p", str(port)]
+    python = _FOLDER / "python" / "bin" / "python"
+    command = [str(python), str(Path(moto_in_turn.__file__)), HOST, str(port)]
     with _running(command, home, port) as store:
         yield store
 
