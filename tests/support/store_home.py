@@ -195,6 +195,11 @@ class StoreHome:
         self._kafka = deepcopy(self._prepared_kafka)
         os.environ["TIDEMARK_LAKEHOUSE"] = f"{self._remote}/{name}"
 
+    @property
+    def lakehouse(self) -> str:
+        """The folder or URI of the tables that commands use."""
+        return os.environ["TIDEMARK_LAKEHOUSE"]
+
     def place_in_folder(self, _: str) -> None:
         """Make commands use the prepared tables themselves, and finish earlier work on them."""
         os.environ["TIDEMARK_LAKEHOUSE"] = str(self._local)

@@ -25,6 +25,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.delta.delta_errors import translate_delta_errors
 from tidemark.delta.errors import StorageRefused, UnsafeStorage
+from tidemark.delta.live_files import table_filesystem, write_file
 from tidemark.delta.unreferenced_files import TRIAL_PREFIX
 
 PROOF_PREFIX = "tidemark.lake.storage"
@@ -98,12 +99,9 @@ def check_writable(uri: str) -> None:
                     location=folder, operation=operation, reason=os.strerror(errno.EACCES)
                 )
         return
-    from deltalake.fs import DeltaStorageHandler
-
     with translate_delta_errors(uri, operation):
-        storage, path = DeltaStorageHandler(uri), f"{TRIAL_PREFIX}{uuid4().hex}/probe"
-        with storage.open_output_stream(path) as probe:
-            probe.write(b"a trial")
+        storage, path = table_filesystem(uri), f"{TRIAL_PREFIX}{uuid4().hex}/probe"
+        write_file(storage, path, b"a trial")
         # Maintenance removes the file if this process may not.
         with suppress(DeltaError, OSError):
             storage.delete_file(path)

@@ -71,6 +71,13 @@ def table_filesystem(uri: str) -> FileSystem:
     return PyFileSystem(DeltaStorageHandler(uri))
 
 
+def write_file(files: FileSystem, path: str, content: bytes) -> None:
+    """Write a small file to a folder of `table_filesystem`."""
+    # Without a buffer for all of it, PyArrow passes an object that delta-rs does not accept.
+    with files.open_output_stream(path, buffer_size=len(content) + 1) as stream:
+        stream.write(content)
+
+
 def live_files(table: DeltaTable) -> list[LiveFile]:
     """Files of the loaded version, oldest first.
 

@@ -22,7 +22,7 @@ from tidemark.core.datafile import plan_of_folder
 from tidemark.core.errors import SetupError
 from tidemark.delta.compaction import Compaction
 from tidemark.delta.delta_errors import space_needed, translate_delta_errors
-from tidemark.delta.live_files import table_filesystem
+from tidemark.delta.live_files import table_filesystem, write_file
 from tidemark.delta.table_checks import check_owner
 from tidemark.delta.table_io import open_if_exists
 from tidemark.delta.unreadable_files import translate_read_errors
@@ -151,9 +151,7 @@ class DeltaMaintainedTable:
         The file's name begins with a dot, so readers of the folder ignore it.
         """
         files, path = table_filesystem(self._uri), f"{CLOCK_PROBE_PREFIX}{uuid4()}"
-        # Without a buffer, PyArrow passes an object that delta-rs does not accept.
-        with files.open_output_stream(path, buffer_size=64) as probe:
-            probe.write(b"the time")
+        write_file(files, path, b"the time")
         try:
             written = files.get_file_info(path).mtime_ns
         finally:
