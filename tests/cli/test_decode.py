@@ -259,13 +259,6 @@ def test_records_are_decoded_or_quarantined_and_replayed_after_a_fix(
     replayed = tidemark("quarantine", "replay", "events", "--reason", "rule_broken", "--json").json
     assert (replayed[0]["records"], replayed[0]["quarantined"]) == (len(broken), 0)
     assert pipeline.check() == (decoded + len(broken), quarantined - len(broken))
-    closed = [
-        each
-        for each in tidemark("quarantine", "list", "events", "--all", "--json").json
-        if each["closed_by"]
-    ]
-    assert [each["offset"] for each in closed] == [each["offset"] for each in broken]
-    assert {each["closed_by"] for each in closed} == {replayed[0]["plan"]}
     assert tidemark("verify", "events@typed").code == ExitCode.OK
 
     monkeypatch.setenv(_KAFKA, kafka)

@@ -393,7 +393,6 @@ def test_plan_and_status_need_no_jvm(
 
 
 OTHER_MEANINGS = {
-    "--all": {"quarantine list", "publication list"},
     "--exit-code": {"status", "report"},
     "--limit": {"sql"},
     "--name": {"pipeline init"},

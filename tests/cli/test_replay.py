@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from tests.support.commands import Command
 from tests.support.typed_lake import TypedLake, home_typed_lake
@@ -119,7 +120,7 @@ def test_the_dry_run_of_a_replay_reports_reasons_by_the_current_spec_and_writes_
 def test_the_content_of_chosen_records_is_shown_up_to_a_limit_with_visible_characters(
     lake: TypedLake, offline: Command
 ) -> None:
-    """Without --show, no byte of a record is printed. A closed record has no content."""
+    """Without --show, no byte of a record is printed."""
     long = b"z" * (MAX_SHOWN_BYTES + 1)
     lake.land_values([b"good", b"a\x1b[31m", b"\xff\xfe", long], headers=(("h", b"\x07"),))
     lake.land_values([b"elsewhere", b"secret"], 1)
@@ -138,18 +139,42 @@ def test_the_content_of_chosen_records_is_shown_up_to_a_limit_with_visible_chara
     assert "zzz" not in shown
     assert "secret" not in shown
     text, other, cut = offline(*listing, *one, "--reason", "malformed", "--json").json
-    assert (text["offset"], text["value"]) == (1, {"encoding": "UTF-8", "text": "a\x1b[31m"})
-    assert text["headers"] == [{"name": "h", "value": {"encoding": "UTF-8", "text": "\x07"}}]
-    assert other["value"] == {"encoding": "base64", "text": "//4="}
-    assert len(cut["value"].pop("text")) == MAX_SHOWN_BYTES
-    assert cut["value"] == {"encoding": "UTF-8", "truncated": True, "size": len(long)}
+    (row,) = text["rows"]
+    assert (text["offset"], row["plan"]) == (1, 1)
+    assert row["value"] == {"encoding": "UTF-8", "text": "a\x1b[31m"}
+    assert row["headers"] == [{"name": "h", "value": {"encoding": "UTF-8", "text": "\x07"}}]
+    assert other["rows"][0]["value"] == {"encoding": "base64", "text": "//4="}
+    assert len(cut["rows"][0]["value"].pop("text")) == MAX_SHOWN_BYTES
+    assert cut["rows"][0]["value"] == {"encoding": "UTF-8", "truncated": True, "size": len(long)}
     assert offline(*listing, "--reason", "rule_broken", "--json").json == []
     assert offline(*listing, "--partition", "1", "--json").json[0]["offset"] == 1
-    lake.broken = ()
-    offline("quarantine", "replay", "events", "--partition", "1")
-    closed = offline(*listing, "--all", "--show", "--partition", "1")
-    assert re.search(r"typed plan \d+: .*\n  closed by typed plan \d+", closed.out)
-    assert "secret" not in closed.out
+
+
+def test_a_quarantined_record_without_a_bronze_row_differs_from_a_tombstone(
+    lake: TypedLake, offline: Command
+) -> None:
+    """Another program deleted one row and copied another; then an undo removes all of them."""
+    lake.land_values([None, b"gone", b"twice"])
+    lake.broken = {0, 1, 2}
+    offline("decode", "events")
+    bronze = DeltaTable(lake.bronze.uri)
+    twice = QueryBuilder().register("t", bronze).execute('SELECT * FROM t WHERE "offset" = 2')
+    write_deltalake(bronze, twice.read_all(), mode="append")
+    bronze.delete('"offset" = 1')
+    listing = ("quarantine", "list", "events", "--show")
+    tombstone, gone, copied = offline(*listing, "--json").json
+    assert [row["value"] for row in tombstone["rows"]] == [None]
+    assert gone["rows"] == []
+    assert [row["value"]["text"] for row in copied["rows"]] == ["twice", "twice"]
+    shown = offline(*listing).out
+    assert re.search(r"offset 0 .*\n  row of plan 1, .*\n.*\n  value     null", shown)
+    page = "tidemark records events --partition 0 --offset 1 --topic-id id-1"
+    assert re.search(f"offset 1 .*\n  no row in the bronze table; the reason: {page}\n", shown)
+    assert shown.count("UTF-8, 5 bytes: twice") == 2
+    lake.bronze.undo.undo(1, "test", "wrong topic")
+    undone = offline(*listing)
+    assert (undone.code, undone.out.count("no row in the bronze table")) == (ExitCode.OK, 3)
+    assert [each["rows"] for each in offline(*listing, "--json").json] == [[], [], []]
 
 
 def test_masked_content_of_quarantined_records_is_never_shown(

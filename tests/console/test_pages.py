@@ -181,7 +181,7 @@ def test_quarantine_shows_places_and_reasons_without_content(tmp_path: Path) -> 
     page = client.get("/pipelines/events/quarantine").text
     total, *rows = [row for row in cells(page) if row]
     assert total == ["-", "malformed", "value", "2"]
-    assert [(row[0], row[1], row[5]) for row in rows] == [("0", "1", "8"), ("0", "2", "8")]
+    assert rows == [["0", each, "-", "malformed", "value", "1"] for each in ("1", "2")]
     assert "schema id" not in page, "no record has a schema id"
     assert "secret" not in page
     _, link = re.findall(r'<a href="([^"]*)">\d+</a>', page)

@@ -75,7 +75,7 @@ class ReportPart:
             else DecodedTables(
                 pipeline=typed.name,
                 typed=typed.tables.typed(),
-                quarantine=typed.quarantine.table,
+                quarantine=typed.quarantine,
                 flattens=typed.tables.decode.flattens,
             ),
             masked=masked_payloads(self.adapters.masked_columns()),

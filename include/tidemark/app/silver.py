@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
@@ -16,8 +16,10 @@ from tidemark.bronze.ingest.protocols import PlanSource, Sink
 from tidemark.core.offsets import Span, SpanSet, intersection_by_partition, size_of
 from tidemark.core.plan import Plan
 from tidemark.core.publication import PublishRule
+from tidemark.core.record import LogRecord
 from tidemark.silver.typed.clearing import ClearedTable, TypedClearing
 from tidemark.silver.typed.decoder import DecodePlanner, HiddenOffsets
+from tidemark.silver.typed.quarantine_record import QuarantinedRecord, with_bronze_rows
 from tidemark.silver.typed.schemas import (
     DraftSchemas,
     SchemaRegistry,
@@ -89,6 +91,15 @@ class TypedPart(PlannedTable):
     def quarantined(self, sequence: int) -> int:
         """Return the number of quarantined records of a plan."""
         return size_of(self.quarantine.spans(sequence))
+
+    def with_bronze_rows(
+        self, records: Iterable[QuarantinedRecord]
+    ) -> Iterator[tuple[QuarantinedRecord, Sequence[tuple[int, LogRecord]]]]:
+        """Yield quarantined records with their bronze rows. See `with_bronze_rows`."""
+        from tidemark.delta.data_table import DeltaDataTable
+
+        bronze = DeltaDataTable(self.adapters.uri(self.adapters.spec.target), reads_only=True)
+        return with_bronze_rows(records, bronze)
 
     def quarantined_spans(
         self, topic_id: str, within: tuple[int, Span] | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -233,7 +234,6 @@ def list_records(
     pipeline: PipelineName,
     partition: Partition = None,
     reason: OnlyReason = None,
-    everything: Annotated[bool, typer.Option("--all", help="List closed records too.")] = False,
     show: Annotated[
         bool,
         typer.Option(
@@ -254,23 +254,24 @@ def list_records(
 
     Only with --show, the list contains their bytes: at most 64 KiB of each key, value and header,
     with escapes for invisible characters. As in `tidemark topics peek`, keys and values with a
-    known schema are decoded, except with --json. The plan that decodes a record again closes it,
-    and erases its content.
+    known schema are decoded, except with --json. The bytes come from the bronze table. A record
+    that the bronze table no longer has is listed without them.
 
     \b
     tidemark quarantine list prices --reason malformed --show --limit 5
     """  # noqa: D301  click does not rewrap a paragraph that begins with \b
     owner = App.from_environment().pipeline(pipeline)
     typed = owner.typed
-    found = chosen(typed.quarantine.records(closed=everything), partition, reason)
+    found = chosen(typed.quarantine.records(), partition, reason)
     most = limit or (None if as_json and not show else _MAX_LISTED)
     listed = found[:most]
     masked = masked_payloads(owner.masked_columns()) if show else frozenset()
     if as_json:
+        values = partial(record_values, masked=masked, max_bytes=MAX_SHOWN_BYTES)
         print_json(
             [
-                each.as_record() | record_values(content, masked=masked, max_bytes=MAX_SHOWN_BYTES)
-                for each, content in typed.quarantine.contents(listed)
+                each.as_record() | {"rows": [{"plan": plan, **values(row)} for plan, row in rows]}
+                for each, rows in typed.with_bronze_rows(listed)
             ]
             if show
             else [each.as_record() for each in listed]
@@ -287,36 +288,37 @@ def list_records(
     if show:
         from tidemark.silver.typed.decoded_payloads import PayloadDecoder
 
-        contents = (content for _, content in typed.quarantine.contents(listed))
+        shown = list(typed.with_bronze_rows(listed))
+        contents = (row for _, rows in shown for _, row in rows)
         decoder = PayloadDecoder.of(contents, owner.registry_answers)
-        for each, record in typed.quarantine.contents(listed):
-            _print_content(typed.name, each, record, masked, decoder)
+        for each, rows in shown:
+            _print_rows(owner.name, each, rows, masked, decoder)
         note_undecoded(decoder)
     elif found:
-        columns = [
-            *("partition", "offset", "reason", "part", "field or rule"),
-            *("schema", "bytes", "typed plan", *(["closed by"] if everything else [])),
-        ]
-        print_table("Records", columns, [_row(each)[: len(columns)] for each in listed])
+        columns = ("partition", "offset", "reason", "part", "field or rule", "schema", "typed plan")
+        print_table("Records", columns, [_row(each) for each in listed])
     if len(found) > len(listed):
         out.print(f"{len(listed):,} of {len(found):,} listed; --limit {len(found)} lists all")
 
 
-def _print_content(
-    typed: str,
+def _print_rows(
+    pipeline: str,
     record: QuarantinedRecord,
-    content: LogRecord,
+    rows: Sequence[tuple[int, LogRecord]],
     masked: Collection[str],
     decoder: PayloadDecoder,
 ) -> None:
     why = ", ".join(visible(each) for each in (record.reason, record.part, record.detail) if each)
     place = f"partition {record.partition}, offset {record.offset:,}"
-    out.print(f"{place}  {content.timestamp_text}  {plan_text(typed, record.plan)}: {why}")
-    if record.closed_by is not None:
-        closing = plan_text(typed, record.closed_by)
-        out.print(f"  closed by {closing}, which erases the content")
-    for line in payload_lines(content, masked, decoder):
-        out.print(line)
+    out.print(f"{place}  typed plan {record.plan}: {why}")
+    if not rows:
+        place = f"--partition {record.partition} --offset {record.offset}"
+        page = f"tidemark records {pipeline} {place} --topic-id {record.topic_id}"
+        out.print(f"  no row in the bronze table; the reason: {page}")
+    for plan, row in rows:
+        out.print(f"  row of plan {plan}, {row.timestamp_text}")
+        for line in payload_lines(row, masked, decoder):
+            out.print(line)
 
 
 @app.command(short_help="Decode records in quarantine again.")
@@ -330,8 +332,7 @@ def replay(
 ) -> None:
     """Decode open records again, and no others, after a fix of the schema or of a rule.
 
-    Decoded records go to the typed table; the others are quarantined again. In both cases the
-    number of the plan closes the old rows.
+    Decoded records go to the typed table; the others are quarantined again.
 
     With --dry-run, Spark decodes the records with the current spec and writes nothing. The command
     reports how many would be decoded, and why the others would be quarantined again.
@@ -484,7 +485,5 @@ def _row(record: QuarantinedRecord) -> tuple[object, ...]:
         record.part,
         record.detail,
         record.schema_id,
-        record.value_bytes,
         record.plan,
-        record.closed_by,
     )

@@ -124,7 +124,7 @@ def _is_figure_of_rows(result: CheckResult) -> bool:
 
 
 def quarantine(context: PageContext, name: str) -> Page:
-    """The open records of the quarantine: places, reasons and sizes, without their content."""
+    """The open records of the quarantine: places and reasons, without their content."""
     pipeline = context.pipeline(name)
     found = result_or_error(name, lambda _: _quarantined(pipeline))
     records, reasons = ([], {}) if isinstance(found, TidemarkError) else found

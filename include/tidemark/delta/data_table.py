@@ -307,6 +307,13 @@ class DeltaDataTable:
         table = open_if_exists(self._uri)
         return iter(()) if table is None else row_queries.rows_of(table, topic_id, partition, span)
 
+    def rows_at(
+        self, topic_id: str, spans: Mapping[int, SpanSet]
+    ) -> Iterator[tuple[int, LogRecord]]:
+        """Return plan and record of each row at some offsets, by partition and offset."""
+        table = open_if_exists(self._uri)
+        return iter(()) if table is None else row_queries.rows_at(table, topic_id, spans)
+
     def bytes_to_read(self, partition: int, window: Span, most: int) -> int:
         """Return the bytes of files, or of their row groups, that may have rows of a window."""
         table = open_if_exists(self._uri)

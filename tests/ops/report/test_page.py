@@ -68,9 +68,6 @@ QUARANTINED = QuarantinedRecord(
     part=None,
     detail=None,
     schema_id=None,
-    value_bytes=1,
-    closed_by=None,
-    closed_at=None,
 )
 
 

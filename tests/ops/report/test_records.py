@@ -663,9 +663,7 @@ def test_a_topic_id_with_other_characters_is_refused(topic_id: str) -> None:
 
 def typed_page(lake: TypedLake, count: int) -> RecordPage:
     bronze = lake.bronze
-    tables = DecodedTables(
-        pipeline=lake.spec.name, typed=lake.typed, quarantine=lake.quarantine.table
-    )
+    tables = DecodedTables(pipeline=lake.spec.name, typed=lake.typed, quarantine=lake.quarantine)
     reader = RecordReader(spec=bronze.spec, ports=bronze.planner.ports, decoded=tables)
     return reader.page(0, 0, count)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.ops.report.record_page import Decoding, DecodingState
+from tidemark.silver.typed.quarantine_record import QuarantinedRecord
 from tidemark.spec.flattening import TOMBSTONE, VALUE, field_name
 
 
@@ -20,6 +21,15 @@ class ValueTable(Protocol):
 
     def values_at(self, topic_id: str, partition: int, span: Span) -> list[dict[str, Any]]:
         """Return the rows in offset order."""
+
+
+class OpenRecords(Protocol):
+    """Reads a quarantine."""
+
+    def records_at(
+        self, topic_id: str, partition: int, span: Span, unlanded: Collection[int]
+    ) -> Sequence[QuarantinedRecord]:
+        """See `DeltaQuarantine.records_at`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +45,7 @@ class DecodedTables:
 
     pipeline: str
     typed: ValueTable
-    quarantine: ValueTable
+    quarantine: OpenRecords
     flattens: bool = False
 
 
@@ -57,15 +67,6 @@ def _with_value(columns: Mapping[str, Any]) -> dict[str, Any]:
     return {**own, VALUE: fields if has_value else None}
 
 
-def open_rows(ledger: Ledger, rows: Iterable[Mapping[str, Any]]) -> Mapping[int, Mapping[str, Any]]:
-    """Return the quarantined rows of landed plans that no landed plan has closed, by offset."""
-    return {
-        row["offset"]: row
-        for row in rows
-        if holds_rows(ledger, row["plan_sequence"]) and not holds_rows(ledger, row["closed_by"])
-    }
-
-
 def holds_rows(ledger: Ledger, sequence: int | None) -> bool:
     """Return whether the ledger, which is a summary, records that a plan holds rows."""
     # A summary contains only the plans that are not settled.
@@ -81,7 +82,7 @@ class DecodedRows:
         landed: Offsets of the landed plans of the typed pipeline.
         pending: Offsets of its open plans.
         typed: Rows of the typed table by offset.
-        quarantined: Open rows of the quarantine by offset.
+        quarantined: Records in quarantine by offset.
         is_complete: Whether both tables were read.
         flattens: Whether the typed table has flattened values.
     """
@@ -89,7 +90,7 @@ class DecodedRows:
     landed: SpanSet
     pending: SpanSet
     typed: Mapping[int, Mapping[str, Any]]
-    quarantined: Mapping[int, Mapping[str, Any]]
+    quarantined: Mapping[int, QuarantinedRecord]
     is_complete: bool
     flattens: bool
 
@@ -105,11 +106,11 @@ class DecodedRows:
             if self.flattens:
                 values = _with_value(values)
             return Decoding(state=DecodingState.DECODED, plan=row["plan_sequence"], values=values)
-        if (row := self.quarantined.get(offset)) is not None:
-            parts = (row["reason"], row["part"], row["detail"])
+        if (record := self.quarantined.get(offset)) is not None:
+            parts = (record.reason, record.part, record.detail)
             return Decoding(
                 state=DecodingState.QUARANTINED,
-                plan=row["plan_sequence"],
+                plan=record.plan,
                 reason=", ".join(part for part in parts if part),
             )
         if not (has_row and self.is_complete):

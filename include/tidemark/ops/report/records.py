@@ -30,7 +30,6 @@ from tidemark.ops.report.decoded_rows import (
     DecodedTables,
     ValueTable,
     holds_rows,
-    open_rows,
 )
 from tidemark.ops.report.errors import PageTooLarge
 from tidemark.ops.report.record_page import (
@@ -39,6 +38,7 @@ from tidemark.ops.report.record_page import (
     RecordEntry,
     RecordPage,
 )
+from tidemark.silver.typed.quarantine_record import QuarantinedRecord
 from tidemark.spec.model import PipelineSpec
 
 MAX_COUNT = 500
@@ -159,7 +159,7 @@ class _PageReader:
             plan_rules.check_partitions(current, [partition])
             here = current.partitions[partition]
         records, unread = self._kafka_records(topic, here, partition, span)
-        ledger, rows = self._with_ledger(spec.name, lambda: self._rows(topic_id, partition, span))
+        ledger, rows = self._with_ledger(spec.name, lambda _: self._rows(topic_id, partition, span))
         if ledger is not None:
             self._check_history()
         decoded = self._decoded(topic_id, partition, span)
@@ -253,7 +253,9 @@ class _PageReader:
         records, unread = found
         return {record.offset: record for record in records}, unread
 
-    def _with_ledger(self, pipeline: str, read: Callable[[], _T]) -> tuple[Ledger | None, _T]:
+    def _with_ledger(
+        self, pipeline: str, read: Callable[[Ledger | None], _T]
+    ) -> tuple[Ledger | None, _T]:
         """Return the ledger of a pipeline, and the result of `read` in the same state.
 
         The ledger is None if it cannot be read, or if other processes changed the pipeline during
@@ -263,12 +265,12 @@ class _PageReader:
 
         def attempt() -> Ledger:
             ledger = control.summary(pipeline)
-            found[:] = [read()]
+            found[:] = [read(ledger)]
             check_current(control, ledger)
             return ledger
 
         ledger = self._attempt(PagePart.CONTROL, lambda: retry_on_conflict(attempt))
-        return ledger, found[0] if found else read()
+        return ledger, found[0] if found else read(None)
 
     def _rows(
         self, topic_id: str, partition: int, span: Span
@@ -364,18 +366,20 @@ class _PageReader:
         if tables is None:
             return None
 
-        def values(part: PagePart, table: ValueTable) -> list[dict[str, Any]] | None:
-            def read() -> list[dict[str, Any]]:
-                _check_size(table, part, topic_id, partition, span)
-                return table.values_at(topic_id, partition, span)
+        def typed_rows() -> list[dict[str, Any]]:
+            _check_size(tables.typed, PagePart.TYPED, topic_id, partition, span)
+            return tables.typed.values_at(topic_id, partition, span)
 
-            return self._attempt(part, read)
+        def quarantined_records(ledger: Ledger | None) -> Sequence[QuarantinedRecord]:
+            plans = ledger.plans.items() if ledger else ()
+            unlanded = [number for number, record in plans if record.held_now is None]
+            return tables.quarantine.records_at(topic_id, partition, span, unlanded)
 
         ledger, (typed, quarantined) = self._with_ledger(
             tables.pipeline,
-            lambda: (
-                values(PagePart.TYPED, tables.typed),
-                values(PagePart.QUARANTINE, tables.quarantine),
+            lambda ledger: (
+                self._attempt(PagePart.TYPED, typed_rows),
+                self._attempt(PagePart.QUARANTINE, lambda: quarantined_records(ledger)),
             ),
         )
         if ledger is None:
@@ -384,7 +388,7 @@ class _PageReader:
             landed=ledger.landed_of(topic_id).get(partition, SpanSet()),
             pending=ledger.pending.get(partition, SpanSet()),
             typed={row["offset"]: row for row in typed or ()},
-            quarantined=open_rows(ledger, quarantined or ()),
+            quarantined={each.offset: each for each in quarantined or ()},
             is_complete=typed is not None and quarantined is not None,
             flattens=tables.flattens,
         )

@@ -9,9 +9,9 @@ is lost if a driver stops between the two commits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from deltalake import CommitProperties, DeltaTable, write_deltalake
@@ -24,7 +24,6 @@ from tidemark.core.offsets import (
     Span,
     SpanSet,
     size_of,
-    spans_by_partition,
     union_by_partition,
 )
 from tidemark.core.origins import PlanOrigin, RunOrigin
@@ -220,10 +219,10 @@ class DeltaQuarantine:
                 at=max(restore.at for restore in restores),
             )
 
-    def _query(self, sql: str) -> list[dict[str, Any]]:
-        """Return the rows of an SQL query; none if the table is missing."""
+    def _query(self, sql: str, where: str = "true") -> list[dict[str, Any]]:
+        """Return the rows of an SQL query as `query_table`; none if the table is missing."""
         table = open_if_exists(self._uri)
-        return [] if table is None else _rows(table, sql)
+        return [] if table is None else _rows(table, sql, where)
 
     def _held_plans(self) -> list[int]:
         """Return the plans in this table whose rows the typed table has."""
@@ -365,26 +364,40 @@ class DeltaQuarantine:
                     commit_properties=properties,
                 )
 
-    def records(self, *, closed: bool = False, most: int | None = None) -> list[QuarantinedRecord]:
-        """Return the records in quarantine by partition and offset, without their content.
+    def records(self, most: int | None = None) -> list[QuarantinedRecord]:
+        """Return the open records by topic id, partition and offset.
 
         Args:
-            closed: Whether to include closed records.
             most: Maximum number of records; None for all.
         """
-        # DataFusion has no length function for bytes, but one for hexadecimal digits.
-        # An older table gets the column `schema_id` with its next plan.
-        is_there = "schema_id" in self.table.columns()
-        schema_id = "schema_id" if is_there else "CAST(NULL AS BIGINT) AS schema_id"
+        return self._records(self._open_condition(), most)
+
+    def records_at(
+        self, topic_id: str, partition: int, span: Span, unlanded: Collection[int]
+    ) -> list[QuarantinedRecord]:
+        """Return the open records of a partition at these offsets.
+
+        Args:
+            topic_id: Incarnation of the topic.
+            partition: Partition number.
+            span: The offsets.
+            unlanded: Plans of the typed table that hold no rows, as in `count_open`.
+        """
+        place = row_queries.offsets_condition(topic_id, {partition: SpanSet((span,))})
+        return self._records(f"{place} AND {_open_without(unlanded)}", where=place)
+
+    def _records(
+        self, condition: str, most: int | None = None, where: str = "true"
+    ) -> list[QuarantinedRecord]:
         found = self._query(
             f"""
             SELECT topic_id, partition, "offset", plan_sequence AS plan, reason, part, detail,
-                   {schema_id}, length(encode(value, 'hex')) / 2 AS value_bytes, closed_by,
-                   closed_at
-            FROM t WHERE {"true" if closed else self._open_condition()}
+                   schema_id
+            FROM t WHERE {condition}
             ORDER BY topic_id, partition, "offset", plan_sequence
             {"" if most is None else f"LIMIT {most}"}
-            """
+            """,
+            where,
         )
         return [
             QuarantinedRecord(
@@ -412,30 +425,10 @@ class DeltaQuarantine:
         )
         return {(each["reason"], each["part"], each["detail"]): each["records"] for each in found}
 
-    def contents(
-        self, found: Iterable[QuarantinedRecord]
-    ) -> Iterator[tuple[QuarantinedRecord, LogRecord]]:
-        """Yield records in quarantine with their content, which is null after its erasure.
 
-        Args:
-            found: Records in the order of `records`.
-        """
-        table = open_if_exists(self._uri)
-        if table is None:
-            return
-        for topic_id, group in groupby(found, lambda each: each.topic_id):
-            here = {(each.partition, each.offset, each.plan): each for each in group}
-            spans = spans_by_partition(
-                (partition, Span(offset, offset + 1)) for partition, offset, _ in here
-            )
-            for plan, record in row_queries.rows_at(table, topic_id, spans):
-                if (each := here.get((record.partition, record.offset, plan))) is not None:
-                    yield each, record
-
-
-def _rows(table: DeltaTable, sql: str) -> list[dict[str, Any]]:
+def _rows(table: DeltaTable, sql: str, where: str = "true") -> list[dict[str, Any]]:
     """Return the rows of an SQL query of a version, which may have no files."""
-    return query_rows(table, sql) if table.file_uris() else []
+    return query_rows(table, sql, where) if table.file_uris() else []
 
 
 def _fenced(transactions: Mapping[str, int]) -> set[str]:
