@@ -75,7 +75,7 @@ from tidemark.delta.table_checks import (
     missing_fields,
 )
 from tidemark.delta.table_io import newest_if_exists, newest_table, open_if_exists
-from tidemark.delta.table_properties import DATA_TABLE_PROPERTIES
+from tidemark.delta.table_properties import data_table_properties
 from tidemark.delta.unreadable_files import check_readable, raise_if_unreadable
 from tidemark.delta.widened_maps import has_widened_maps
 from tidemark.spec.fields import FieldType
@@ -743,7 +743,7 @@ class DeltaDataTable:
                 self._uri,
                 schema=self._schema,
                 description=f"Tidemark: records of pipeline {pipeline}",
-                configuration={**DATA_TABLE_PROPERTIES, OWNER: pipeline},
+                configuration={**data_table_properties(self._schema), OWNER: pipeline},
                 raise_if_key_not_exists=False,
                 # A retry after a lost race would commit a later version with another table id.
                 commit_properties=CommitProperties(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from deltalake import ColumnProperties, WriterProperties
+from deltalake import ColumnProperties, Schema, WriterProperties
 
 LOG_PROPERTIES: Mapping[str, str] = {
     # Only maintenance removes old commits, after it has checked the clock. Without this property,
@@ -23,10 +23,13 @@ They precede every struct, because delta-rs omits the statistics of columns that
 without statistics.
 """
 
-DATA_TABLE_PROPERTIES: Mapping[str, str] = {
-    **LOG_PROPERTIES,
-    "delta.dataSkippingStatsColumns": ",".join(STATISTICS_COLUMNS),
-}
+
+def data_table_properties(schema: Schema) -> Mapping[str, str]:
+    """Return the properties of a data table, which may lack some of `STATISTICS_COLUMNS`."""
+    names = {field.name for field in schema.fields}
+    measured = [name for name in STATISTICS_COLUMNS if name in names]
+    return {**LOG_PROPERTIES, "delta.dataSkippingStatsColumns": ",".join(measured)}
+
 
 _PAYLOAD = ColumnProperties(dictionary_enabled=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from tidemark.core.bookmark import Bookmark, OffsetList
 from tidemark.core.following import Batch, BatchOffsets
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.publication import PublishRule
-from tidemark.delta.errors import TableConflict
+from tidemark.delta.errors import ForeignTable, TableConflict
 from tidemark.delta.noted_commits import NotedTable, NotedVersion, RowChange
 from tidemark.silver.typed.columns import INDEX_SCHEMA
 from tidemark.silver.typed.quarantine_index import OpenedIndex, QuarantineEntry, QuarantineIndex
+from tidemark.spec.decode import Part, QuarantineReason
 
 PLACE = pa.schema(
     [
@@ -43,12 +45,9 @@ class Tables:
 
     def __init__(self, root: Path) -> None:
         self.bronze, self.typed, self.index = (str(root / each) for each in ("b", "t", "q"))
-        for uri, schema in (
-            (self.bronze, PLACE),
-            (self.typed, PLACE),
-            (self.index, pa.schema(INDEX_SCHEMA.to_arrow())),
-        ):
-            write_deltalake(uri, pa.Table.from_pylist([], schema))
+        for uri in (self.bronze, self.typed):
+            write_deltalake(uri, pa.Table.from_pylist([], PLACE))
+        QuarantineIndex(self.index).prepare("events@typed")
         whole = RowChange(added=places(*range(10)), rows=rows(*range(10)))
         version(self.bronze).commit("bronze", whole)
 
@@ -196,5 +195,71 @@ def test_a_late_commit_to_the_quarantine_is_refused(tables: Tables) -> None:
     assert [*tables.entries()] == [7, 9]
 
 
-def test_a_quarantine_that_does_not_exist_has_no_version(tmp_path: Path) -> None:
-    assert QuarantineIndex(str(tmp_path / "none")).open() is None
+def write(uri: str, *entries: QuarantineEntry) -> None:
+    """Append entries without a note."""
+    found = pa.Table.from_pylist([*map(asdict, entries)], pa.schema(INDEX_SCHEMA.to_arrow()))
+    write_deltalake(uri, found, mode="append")
+
+
+def entry(offset: int, partition: int = 0, topic_id: str = "id-1", **other: Any) -> QuarantineEntry:
+    own = {"plan_sequence": 1, "reason": "not_json", "part": "value", **other}
+    return QuarantineEntry(topic_id=topic_id, partition=partition, offset=offset, **own)
+
+
+def test_a_quarantine_without_a_table_or_without_entries_is_empty(tmp_path: Path) -> None:
+    index = QuarantineIndex(str(tmp_path / "q"))
+    assert index.open() is None
+    for _ in ("no table", "no entries"):
+        assert (index.count(), index.records(), index.records_at("id-1", 0, Span(0, 9))) == (
+            *(0, [], []),
+        )
+        assert (index.reasons(9), index.spans("id-1", 9)) == ({}, {})
+        index.prepare("events@typed")
+
+
+def test_a_prepared_quarantine_has_file_statistics_of_its_own_columns(tmp_path: Path) -> None:
+    """Preparing it again changes nothing. Another pipeline cannot use it."""
+    index = QuarantineIndex(str(tmp_path))
+    for _ in range(2):
+        index.prepare("events@typed")
+    table = DeltaTable(tmp_path)
+    assert (table.version(), table.schema()) == (0, INDEX_SCHEMA)
+    write(str(tmp_path), entry(7, plan_sequence=3))
+    table.update_incremental()
+    (file,) = table.get_add_actions(flatten=True).to_struct_array().to_pylist()
+    measured = {name: each for name, each in file.items() if name.startswith("min.")}
+    assert measured == {"min.partition": 0, "min.offset": 7, "min.plan_sequence": 3}
+    with pytest.raises(ForeignTable):
+        index.prepare("prices@typed")
+
+
+def test_the_entries_are_counted_and_listed_by_place_and_reason(tmp_path: Path) -> None:
+    """The records of a replaced topic have an own incarnation."""
+    index = QuarantineIndex(str(tmp_path))
+    index.prepare("events@typed")
+    broken: dict[str, Any] = {
+        "reason": "rule_broken",
+        "part": None,
+        "detail": "small",
+        "schema_id": 4,
+    }
+    write(str(tmp_path), entry(9, **broken), entry(8, 1), entry(7), entry(5, topic_id="id-0"))
+    write(str(tmp_path), entry(8, plan_sequence=2))
+    assert index.count() == 5
+    first, *others = index.records()
+    assert (first.topic_id, first.offset, first.reason, first.part) == (
+        *("id-0", 5),
+        *(QuarantineReason.NOT_JSON, Part.VALUE),
+    )
+    assert [(each.partition, each.offset) for each in others] == [(0, 7), (0, 8), (0, 9), (1, 8)]
+    assert index.records(most=2) == [first, others[0]]
+    second, third = index.records_at("id-1", 0, Span(8, 10))
+    assert (second.plan, second.detail, second.schema_id) == (2, None, None)
+    assert (third.reason, third.part) == (QuarantineReason.RULE_BROKEN, None)
+    assert (third.detail, third.schema_id) == ("small", 4)
+    counts = {("not_json", "value", None): 4, ("rule_broken", None, "small"): 1}
+    assert [*index.reasons(9).items()] == [*counts.items()]
+    assert [*index.reasons(1)] == [("not_json", "value", None)]
+    assert index.spans("id-1", 9) == {0: SpanSet.of([Span(7, 10)]), 1: SpanSet.of([Span(8, 9)])}
+    assert index.spans("id-1", 9, (0, Span(9, 20))) == {0: SpanSet.of([Span(9, 10)])}
+    assert index.spans("id-1", 1) is None

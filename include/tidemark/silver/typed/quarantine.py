@@ -58,8 +58,9 @@ from tidemark.delta.table_properties import WRITER_PROPERTIES
 from tidemark.delta.unreadable_files import translate_read_errors
 from tidemark.silver.typed.columns import QUARANTINE_SCHEMA, decoded_parts
 from tidemark.silver.typed.errors import QuarantineRestored
+from tidemark.silver.typed.quarantine_index import read_reasons, read_records, read_spans
 from tidemark.silver.typed.quarantine_record import QuarantinedRecord
-from tidemark.spec.decode import Part, QuarantineReason
+from tidemark.spec.decode import Part
 from tidemark.spec.fields import FieldType
 
 if TYPE_CHECKING:
@@ -219,10 +220,10 @@ class DeltaQuarantine:
                 at=max(restore.at for restore in restores),
             )
 
-    def _query(self, sql: str, where: str = "true") -> list[dict[str, Any]]:
-        """Return the rows of an SQL query as `query_table`; none if the table is missing."""
+    def _query(self, sql: str) -> list[dict[str, Any]]:
+        """Return the rows of an SQL query; none if the table is missing."""
         table = open_if_exists(self._uri)
-        return [] if table is None else _rows(table, sql, where)
+        return [] if table is None else _rows(table, sql)
 
     def _held_plans(self) -> list[int]:
         """Return the plans in this table whose rows the typed table has."""
@@ -294,27 +295,8 @@ class DeltaQuarantine:
         most: int,
         within: tuple[int, Span] | None = None,
     ) -> Mapping[int, SpanSet] | None:
-        """Return the offsets of open records of one incarnation, by partition.
-
-        Reads four small columns.
-
-        Args:
-            topic_id: Incarnation of the topic.
-            unlanded: As in `count_open`.
-            most: Maximum number of spans.
-            within: Only a partition, and offsets there.
-
-        Returns:
-            None if there are more spans.
-        """
-        table = open_if_exists(self._uri)
-        if table is None or not table.file_uris():
-            return {}
-        place = f"topic_id = '{topic_id}'"
-        if within is not None:
-            partition, window = within
-            place = row_queries.offsets_condition(topic_id, {partition: SpanSet((window,))})
-        return row_queries.few_spans_where(table, f"{place} AND {_open_without(unlanded)}", most)
+        """Return the offsets of open records. See `QuarantineIndex.spans` and `count_open`."""
+        return read_spans(self._uri, topic_id, most, within, _open_without(unlanded))
 
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
         """Return the open records of a partition at these offsets, with their plan numbers."""
@@ -370,7 +352,7 @@ class DeltaQuarantine:
         Args:
             most: Maximum number of records; None for all.
         """
-        return self._records(self._open_condition(), most)
+        return read_records(self._uri, most, condition=self._open_condition())
 
     def records_at(
         self, topic_id: str, partition: int, span: Span, unlanded: Collection[int]
@@ -384,31 +366,7 @@ class DeltaQuarantine:
             unlanded: Plans of the typed table that hold no rows, as in `count_open`.
         """
         place = row_queries.offsets_condition(topic_id, {partition: SpanSet((span,))})
-        return self._records(f"{place} AND {_open_without(unlanded)}", where=place)
-
-    def _records(
-        self, condition: str, most: int | None = None, where: str = "true"
-    ) -> list[QuarantinedRecord]:
-        found = self._query(
-            f"""
-            SELECT topic_id, partition, "offset", plan_sequence AS plan, reason, part, detail,
-                   schema_id
-            FROM t WHERE {condition}
-            ORDER BY topic_id, partition, "offset", plan_sequence
-            {"" if most is None else f"LIMIT {most}"}
-            """,
-            where,
-        )
-        return [
-            QuarantinedRecord(
-                **{
-                    **row,
-                    "reason": QuarantineReason(row["reason"]),
-                    "part": Part(row["part"]) if row["part"] else None,
-                }
-            )
-            for row in found
-        ]
+        return read_records(self._uri, where=place, condition=_open_without(unlanded))
 
     def reasons(self, most: int) -> Mapping[tuple[str, str | None, str | None], int]:
         """Return the number of open records by reason, part, and field or rule.
@@ -416,19 +374,12 @@ class DeltaQuarantine:
         Args:
             most: Maximum number of groups, the largest first.
         """
-        found = self._query(
-            f"""
-            SELECT reason, part, detail, count(*) AS records
-            FROM t WHERE {self._open_condition()}
-            GROUP BY reason, part, detail ORDER BY records DESC, reason, part, detail LIMIT {most}
-            """
-        )
-        return {(each["reason"], each["part"], each["detail"]): each["records"] for each in found}
+        return read_reasons(self._uri, most, self._open_condition())
 
 
-def _rows(table: DeltaTable, sql: str, where: str = "true") -> list[dict[str, Any]]:
+def _rows(table: DeltaTable, sql: str) -> list[dict[str, Any]]:
     """Return the rows of an SQL query of a version, which may have no files."""
-    return query_rows(table, sql, where) if table.file_uris() else []
+    return query_rows(table, sql) if table.file_uris() else []
 
 
 def _fenced(transactions: Mapping[str, int]) -> set[str]:

@@ -6,7 +6,7 @@ followed. An entry has no payload, because the bronze table has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,15 @@ from tidemark.core.following import (
     listed_part,
     union,
 )
-from tidemark.core.offsets import SpanSet
+from tidemark.core.offsets import Span, SpanSet
+from tidemark.delta import row_queries
+from tidemark.delta.data_table import DeltaDataTable
+from tidemark.delta.delta_errors import translates_delta_errors
 from tidemark.delta.noted_commits import CommitRef, NotedTable, NotedVersion, RowChange
+from tidemark.delta.table_io import open_if_exists, query_rows
 from tidemark.silver.typed.columns import INDEX_SCHEMA
+from tidemark.silver.typed.quarantine_record import QuarantinedRecord
+from tidemark.spec.decode import Part, QuarantineReason
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,6 +59,7 @@ class QuarantineEntry:
     schema_id: int | None = None
 
 
+@translates_delta_errors
 class QuarantineIndex:
     """The quarantine of a typed table.
 
@@ -61,15 +68,139 @@ class QuarantineIndex:
     """
 
     def __init__(self, uri: str) -> None:
-        self._table = NotedTable(uri, _NOTE)
+        self._uri = uri
+
+    def prepare(self, pipeline: str) -> None:
+        """Create the table if it does not exist, and check it. See `DeltaDataTable.prepare`.
+
+        Args:
+            pipeline: The owner of the table.
+        """
+        DeltaDataTable(self._uri, INDEX_SCHEMA, grows=True).prepare(pipeline)
 
     def open(self) -> OpenedIndex | None:
         """Return the newest version; None without a table.
 
         A decoder opens the quarantine before the typed table.
         """
-        version = self._table.open()
+        version = NotedTable(self._uri, _NOTE).open()
         return None if version is None else OpenedIndex(version)
+
+    def count(self) -> int:
+        """Return the number of entries."""
+        found = _query(self._uri, "SELECT count(*) AS entries FROM t")
+        return sum(row["entries"] for row in found)
+
+    def records(self, most: int | None = None) -> list[QuarantinedRecord]:
+        """Return the entries by topic id, partition and offset.
+
+        Args:
+            most: Maximum number of entries; None for all.
+        """
+        return read_records(self._uri, most)
+
+    def records_at(self, topic_id: str, partition: int, span: Span) -> list[QuarantinedRecord]:
+        """Return the entries of a partition at some offsets."""
+        return read_records(self._uri, where=_place(topic_id, (partition, span)))
+
+    def reasons(self, most: int) -> Mapping[tuple[str, str | None, str | None], int]:
+        """Return the number of entries by reason, part, and field or rule.
+
+        Args:
+            most: Maximum number of groups, the largest first.
+        """
+        return read_reasons(self._uri, most)
+
+    def spans(
+        self, topic_id: str, most: int, within: tuple[int, Span] | None = None
+    ) -> Mapping[int, SpanSet] | None:
+        """Return the offsets of the entries of one incarnation, by partition.
+
+        Args:
+            topic_id: Incarnation of the topic.
+            most: Maximum number of spans.
+            within: Only a partition, and offsets there.
+
+        Returns:
+            None if there are more spans.
+        """
+        return read_spans(self._uri, topic_id, most, within)
+
+
+def read_records(
+    uri: str, most: int | None = None, *, where: str = "true", condition: str = "true"
+) -> list[QuarantinedRecord]:
+    """Return the records of a quarantine by topic id, partition and offset.
+
+    Args:
+        uri: Its table, which may not exist.
+        most: Maximum number of records; None for all.
+        where: As in `query_table`.
+        condition: Another SQL condition of the records.
+    """
+    found = _query(
+        uri,
+        f"""
+        SELECT topic_id, partition, "offset", plan_sequence AS plan, reason, part, detail, schema_id
+        FROM t WHERE {where} AND {condition}
+        ORDER BY topic_id, partition, "offset", plan_sequence
+        {"" if most is None else f"LIMIT {most}"}
+        """,
+        where,
+    )
+    return [
+        QuarantinedRecord(
+            **{
+                **row,
+                "reason": QuarantineReason(row["reason"]),
+                "part": Part(row["part"]) if row["part"] else None,
+            }
+        )
+        for row in found
+    ]
+
+
+def read_reasons(
+    uri: str, most: int, condition: str = "true"
+) -> Mapping[tuple[str, str | None, str | None], int]:
+    """Return the number of records by reason, part, and field or rule. See `read_records`."""
+    found = _query(
+        uri,
+        f"""
+        SELECT reason, part, detail, count(*) AS records
+        FROM t WHERE {condition}
+        GROUP BY reason, part, detail ORDER BY records DESC, reason, part, detail LIMIT {most}
+        """,
+    )
+    return {(each["reason"], each["part"], each["detail"]): each["records"] for each in found}
+
+
+def read_spans(
+    uri: str,
+    topic_id: str,
+    most: int,
+    within: tuple[int, Span] | None = None,
+    condition: str = "true",
+) -> Mapping[int, SpanSet] | None:
+    """Return the offsets of records by partition. See `QuarantineIndex.spans`, `read_records`."""
+    table = open_if_exists(uri)
+    if table is None or not table.file_uris():
+        return {}
+    return row_queries.few_spans_where(table, f"{_place(topic_id, within)} AND {condition}", most)
+
+
+def _place(topic_id: str, within: tuple[int, Span] | None) -> str:
+    """Return the SQL condition of the records of an incarnation, or of some offsets there."""
+    if within is None:
+        return f"topic_id = '{topic_id}'"
+    partition, span = within
+    return row_queries.offsets_condition(topic_id, {partition: SpanSet((span,))})
+
+
+def _query(uri: str, sql: str, where: str = "true") -> list[dict[str, Any]]:
+    """Return the rows of an SQL query as `query_rows`; none without a table or its files."""
+    table = open_if_exists(uri)
+    return [] if table is None or not table.file_uris() else query_rows(table, sql, where)
 
 
 @dataclass(frozen=True, slots=True)
