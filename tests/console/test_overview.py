@@ -26,6 +26,7 @@ from tidemark.core.throughput import Forecast, Run
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.ops.report.status import PipelineStatus
 from tidemark.ops.report.unfinished_work import UnfinishedWork
+from tidemark.silver.typed.state import TypedState
 
 FRAME = {"root": "", "here": "", "refreshes": True, "toggle": ""}
 
@@ -110,7 +111,7 @@ def pages(tmp_path: Path) -> Iterator[StatusPages]:
         last_run=Run(
             sequence=3, planned_at=landed_at - minute, landed_at=landed_at, offsets=9, records=9
         ),
-        unfinished=UnfinishedWork(quarantined=4_321, last_check="blocked"),
+        unfinished=UnfinishedWork(typed=TypedState(quarantined=4_321), last_check="blocked"),
         records=98_765,
         forecast=Forecast.LATER,
         caught_up_at=datetime(2026, 3, 2, 13, 14, 15, tzinfo=UTC),

@@ -107,7 +107,7 @@ def assert_settled(table_judge: TableJudge, site: Site) -> None:
         if row["closed_by"] is None:
             assert remaining.pop((row["partition"], row["offset"])) == row["value"] == b"no"
     assert remaining == {}
-    backlog = site.app.pipeline("events").typed.planner.backlog()
+    backlog = site.app.pipeline("events").typed.backlog()
     assert set(backlog.as_record().values()) == {0}
     site.app.table("events@typed").verifier.verify().check()
 

@@ -40,6 +40,7 @@ from tidemark.ops.report.unfinished_work import UnfinishedWorkReader
 from tidemark.ops.report.verify import Verifier
 from tidemark.quality.publication_service import Publication
 from tidemark.silver.typed.decoder import DecodePlanner
+from tidemark.silver.typed.quarantine import DeltaQuarantine
 from tidemark.spark.sessions import ApplicationSessions
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
@@ -57,7 +58,7 @@ class PortAdapters(Adapters):
 
     Attributes:
         given: Has `spec`, `watermarks`, `log_reader`, `control`, `table` and `sink`. For a typed
-            table it also has `decoding`.
+            table it also has `decoding` and `quarantine`.
     """
 
     given: Any
@@ -111,6 +112,11 @@ class PortTyped(TypedPart):
     def planner(self) -> DecodePlanner:
         """Plans the records to decode."""
         return self.adapters.given.decoding
+
+    @property
+    def quarantine(self) -> DeltaQuarantine:
+        """The quarantine of the table."""
+        return self.adapters.given.quarantine
 
     def _sink(self) -> Sink:
         return self.adapters.given.sink

@@ -18,7 +18,7 @@ from deltalake import DeltaTable, Schema
 
 from tests.support import services
 from tests.support.file_lake import FileLake, Headers
-from tests.support.services import NOW, Services
+from tests.support.services import NOW, PortAdapters, PortTyped, Services
 from tidemark.bronze.ingest.landed_log import LandedLog
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.following import Batch
@@ -34,6 +34,7 @@ from tidemark.silver.typed.quarantine import DeltaQuarantine, TypedTablePair
 from tidemark.silver.typed.replay_preview import DecodeResult
 from tidemark.silver.typed.schema_table import DeltaSchemaStore
 from tidemark.silver.typed.schemas import SchemaRegistry, SchemaResolver
+from tidemark.silver.typed.state import TypedState
 from tidemark.silver.typed.tables import TypedTables
 from tidemark.spark import parquet
 from tidemark.spec.decode import REST, DecodeSpec, Format, Part, PayloadSpec, QuarantineReason
@@ -251,6 +252,10 @@ class TypedLake(Services):
             now=lambda: services.NOW,
             hidden=self.hidden,
         )
+
+    def state(self) -> TypedState:
+        """Return the state of the typed table and of its quarantine."""
+        return PortTyped(self.spec, PortAdapters.over(self)).state()
 
     @property
     def schemas(self) -> SchemaResolver:

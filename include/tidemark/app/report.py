@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tidemark.app.adapters import Adapters
 from tidemark.app.silver import TypedPart, UpsertPart
 from tidemark.app.tables import BronzePart
+from tidemark.silver.typed.state import TypedState
 
 if TYPE_CHECKING:
     from tidemark.ops.report.coverage_rows import CoverageReader
@@ -109,15 +110,10 @@ class ReportPart:
     def _unfinished_work(self) -> UnfinishedWorkReader:
         from tidemark.ops.report.unfinished_work import UnfinishedWorkReader
 
-        control, typed = self.adapters.control, self.typed
-        if typed is None:
-            return UnfinishedWorkReader(spec=self.adapters.spec, control=control)
-        upsert = UpsertPart(typed) if self.adapters.spec.has_upsert else None
+        typed, spec = self.typed, self.adapters.spec
         return UnfinishedWorkReader(
-            spec=self.adapters.spec,
-            control=control,
-            quarantined=lambda plans: typed.quarantine.count_open(plans),
-            hidden=typed.hidden_offsets(),
-            check_typed=typed.check_next,
-            next_merge=lambda: upsert.planner.next() if upsert else None,
+            spec=spec,
+            control=self.adapters.control,
+            typed=typed.state if typed else TypedState,
+            upserts=UpsertPart(typed).planner if typed and spec.has_upsert else None,
         )

@@ -27,6 +27,7 @@ from tidemark.silver.typed.schemas import (
     SchemaStore,
 )
 from tidemark.silver.typed.source import PublishedSource
+from tidemark.silver.typed.state import DecodeBacklog, TypedState
 from tidemark.silver.upsert.service import Upserts
 from tidemark.spec.decode import DecodeSpec, Part, QuarantineReason
 from tidemark.spec.upsert import MergePlan
@@ -82,7 +83,15 @@ class TypedPart(PlannedTable):
             replace_columns=lambda: table.replace_columns(self.name, typed_schema(self._decode)),
         ).clear(requested_by, reason, dry_run=dry_run)
 
-    def check_next(self) -> None:
+    def backlog(self) -> DecodeBacklog:
+        """Return what the next decodes would do. See `DecodePlanner.backlog`."""
+        return self.planner.backlog()
+
+    def state(self) -> TypedState:
+        """Return the state of the table and of its quarantine. See `DecodePlanner.state`."""
+        return self.planner.state(self._check_next, self.quarantine.count_open)
+
+    def _check_next(self) -> None:
         """Raise the error that would refuse the next decode. Requests no schema."""
         if self.spec.registry:
             self.adapters.connections.extra(self.spec.registry, "url")
@@ -218,10 +227,10 @@ class TypedPart(PlannedTable):
                 table=table,
             ),
             now=adapters.now,
-            hidden=self.hidden_offsets(),
+            hidden=self._hidden_offsets(),
         )
 
-    def hidden_offsets(self) -> Callable[[], HiddenOffsets]:
+    def _hidden_offsets(self) -> Callable[[], HiddenOffsets]:
         """Return the function that reads the landed offsets that are not decoded."""
         if self._decode.publish is PublishRule.ALWAYS:
             return HiddenOffsets

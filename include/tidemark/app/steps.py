@@ -39,7 +39,7 @@ from tidemark.spec.upsert import MergePlan
 if TYPE_CHECKING:
     from tidemark.app.pipeline import Pipeline
     from tidemark.bronze.backfill.selection import TimeWindow
-    from tidemark.silver.typed.decoder import DecodeBacklog
+    from tidemark.silver.typed.state import DecodeBacklog
 
 log = logging.getLogger(__name__)
 
@@ -242,7 +242,7 @@ def _newest_settled(pipeline: Pipeline) -> int | None:
 
 
 def _backlog(pipeline: Pipeline) -> DecodeBacklog | None:
-    return pipeline.typed.planner.backlog() if pipeline.spec.decode else None
+    return pipeline.typed.backlog() if pipeline.spec.decode else None
 
 
 def offsets_of(app: App, refs: Sequence[AnyRef]) -> int | None:

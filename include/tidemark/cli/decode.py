@@ -36,9 +36,9 @@ from tidemark.core.visible_text import visible
 from tidemark.ops.report.record_page import record_values
 from tidemark.quality.suite import masked_payloads
 from tidemark.silver.typed.clearing import ClearedTable
-from tidemark.silver.typed.decoder import DecodeBacklog
 from tidemark.silver.typed.quarantine_record import QuarantinedRecord
 from tidemark.silver.typed.replay_preview import ReplayPreview, chosen, offsets_by_topic_id
+from tidemark.silver.typed.state import DecodeBacklog
 from tidemark.spec.decode import QuarantineReason
 from tidemark.spec.ref import PipelineRef, ReplayRef, plan_text
 
@@ -127,7 +127,7 @@ def decode(
         engine = on_engine(tidemark, master, names)
     outcomes = engine.decode() if names else Outcomes()
     outcomes.extend(refused)
-    backlogs = for_each(tidemark, names, lambda each: each.typed.planner.backlog(), App.pipeline_of)
+    backlogs = for_each(tidemark, names, lambda each: each.typed.backlog(), App.pipeline_of)
     hidden = {name: each for name, each in backlogs.items() if isinstance(each, DecodeBacklog)}
     waiting = {
         name: tidemark.pipeline_of(name).publication.unchecked()
@@ -189,7 +189,7 @@ def upsert(
         tidemark.spec(name).upsert()
     if dry_run:
         outcomes = Outcomes.of(for_each(tidemark, names, _draft_of_merge))
-        backlogs = for_each(tidemark, names, lambda each: each.typed.planner.backlog())
+        backlogs = for_each(tidemark, names, lambda each: each.typed.backlog())
     else:
         outcomes, backlogs = on_engine(tidemark, master, names).upsert(), {}
     # A merge has no plan.
@@ -217,7 +217,7 @@ def _left_to_decode(
     """Return how many offsets to decode and to remove before the merge; empty if unknown."""
     if "error" in record or not isinstance(backlog, DecodeBacklog):
         return {}
-    return {"to_decode": backlog.offsets - backlog.surplus, "to_remove": backlog.surplus}
+    return {"to_decode": backlog.to_decode, "to_remove": backlog.surplus}
 
 
 def _merge_text(record: Result, *, dry_run: bool) -> str:
@@ -400,7 +400,7 @@ def _print_previews(outcomes: Outcomes, *, as_json: bool) -> None:
 
 
 def _print_backlog(tidemark: App, names: list[str], *, as_json: bool) -> None:
-    backlogs = {name: tidemark.pipeline_of(name).typed.planner.backlog() for name in names}
+    backlogs = {name: tidemark.pipeline_of(name).typed.backlog() for name in names}
     if as_json:
         print_json([{"pipeline": name, **each.as_record()} for name, each in backlogs.items()])
         return

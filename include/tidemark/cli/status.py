@@ -185,7 +185,7 @@ def _values(status: PipelineStatus) -> Mapping[str, Any]:
         "landed at": status.last_landed_at,
         "check": status.last_check,
         "open plans": status.open_plans,
-        "quarantine": status.unfinished.quarantined,
+        "quarantine": status.unfinished.typed.quarantined,
         "state": status.state,
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.quality.test_publication import check
-from tests.silver.typed.test_decoder import LakeWithFailingDriver
+from tests.silver.typed.test_decoder import LakeWithFailingDriver, recreate
 from tests.support import services
 from tests.support.consoles import app_of
 from tests.support.file_lake import FileLake
@@ -34,6 +33,8 @@ from tidemark.ops.report.errors import PlanStuck, QuarantineTooLarge, RowsToWith
 from tidemark.ops.report.status import PipelineStatus, pipeline_status
 from tidemark.ops.report.unfinished_work import UnfinishedWork, UnfinishedWorkReader
 from tidemark.silver.typed.errors import QuarantineRestored
+from tidemark.silver.typed.quarantine import DeltaQuarantine
+from tidemark.silver.typed.state import TypedState
 from tidemark.spec.model import AlarmRules
 from tidemark.spec.upsert import MergeScope
 
@@ -133,12 +134,7 @@ def typed_status(lake: TypedLake, limit: int | None = None) -> PipelineStatus:
     return pipeline_status(
         spec,
         lake.bronze.planner.ports,
-        UnfinishedWorkReader(
-            spec=spec,
-            control=lake.control,
-            quarantined=lake.quarantine.count_open,
-            hidden=lake.hidden,
-        ),
+        UnfinishedWorkReader(spec=spec, control=lake.control, typed=lake.state),
     )
 
 
@@ -146,7 +142,10 @@ def test_records_in_quarantine_are_counted_until_a_replay_decodes_them(tmp_path:
     """Without a limit in the spec they are no alarm."""
     lake = TypedLake(tmp_path, broken=(1, 2, 3))
     lake.bronze.run(5)
-    assert (typed_status(lake).state, typed_status(lake).unfinished.undecoded) == ("undecoded", 5)
+    assert (typed_status(lake).state, typed_status(lake).unfinished.typed.backlog.missing) == (
+        "undecoded",
+        5,
+    )
     lake.run()
     status = typed_status(lake)
     assert (status.state, status.as_record()["quarantined"], names(status)) == (
@@ -159,11 +158,11 @@ def test_records_in_quarantine_are_counted_until_a_replay_decodes_them(tmp_path:
     assert isinstance(alarm, QuarantineTooLarge)
     lake.broken = (3,)
     lake.replay(Span(1, 4))
-    assert typed_status(lake).unfinished.quarantined == len(lake.quarantined()) == 1
+    assert typed_status(lake).unfinished.typed.quarantined == len(lake.quarantined()) == 1
     lake.broken = ()
     lake.replay(Span(3, 4))
     assert typed_status(lake).unfinished == UnfinishedWork(
-        quarantined=0, last_check="not checked", newest_plan=1
+        typed=TypedState(quarantined=0), last_check="not checked", newest_plan=1
     )
     assert typed_status(lake).state == "ok"
 
@@ -176,10 +175,13 @@ def test_records_of_blocked_and_unchecked_plans_are_not_undecoded(tmp_path: Path
         lake.bronze.run(records)
     check(lake.bronze, 1, passed=True)
     check(lake.bronze, 2, passed=False)
-    assert typed_status(lake).unfinished.undecoded == 2
+    assert typed_status(lake).unfinished.typed.backlog.missing == 2
     lake.run()
     status = typed_status(lake)
-    assert (status.unfinished.undecoded, status.unfinished.unchecked) == (0, 4)
+    assert (status.unfinished.typed.backlog.missing, status.unfinished.typed.backlog.unchecked) == (
+        0,
+        4,
+    )
     assert [*status.unfinished.states()] == ["unchecked"]
     status = typed_status(lake)
     line, _blocked = map(str, status.unfinished.explain("events", NOW + HOUR))
@@ -189,6 +191,22 @@ def test_records_of_blocked_and_unchecked_plans_are_not_undecoded(tmp_path: Path
     )
     check(lake.bronze, 3, passed=False)
     assert [*typed_status(lake).unfinished.states()] == []
+
+
+def test_records_of_all_incarnations_of_a_recreated_topic_are_undecoded(tmp_path: Path) -> None:
+    """The next decode decodes them all."""
+    lake = TypedLake(tmp_path)
+    lake.bronze.run(3)
+    recreate(lake, "id-2")
+    lake.bronze.run(2)
+    work = typed_status(lake).unfinished
+    assert (work.typed.backlog.missing, work.typed.undecoded_since) == (5, NOW)
+    lake.ingest.execute(lake.decoding.plan().plan.sequence)  # type: ignore[union-attr]
+    assert (
+        typed_status(lake).unfinished.typed.backlog.missing == lake.decoding.backlog().missing > 0
+    )
+    lake.run()
+    assert typed_status(lake).unfinished.typed.backlog.missing == 0
 
 
 def test_quarantined_records_count_once_their_plan_has_landed(tmp_path: Path) -> None:
@@ -204,13 +222,13 @@ def test_quarantined_records_count_once_their_plan_has_landed(tmp_path: Path) ->
     with pytest.raises(EngineFailed):
         dying.ingest.execute(plan.sequence)
     found = typed_status(lake).unfinished
-    assert (found.quarantined, found.undecoded, found.runs) == (1, 2, 1)
+    assert (found.typed.quarantined, found.typed.backlog.missing, found.runs) == (1, 2, 1)
     assert [(each.pipeline, each.sequence) for each in found.open_plans] == [(lake.spec.name, 2)]
     line = str(next(found.explain(lake.bronze.spec.name, utc_now())))
     assert line.startswith(f"{lake.spec.name}: typed plan 2 has been open")
     lake.broken = (1, 3)
     lake.run()
-    assert typed_status(lake).unfinished.quarantined == len(lake.quarantined()) == 2
+    assert typed_status(lake).unfinished.typed.quarantined == len(lake.quarantined()) == 2
 
 
 def upserted_work(home: Path) -> UnfinishedWork:
@@ -313,7 +331,7 @@ def test_a_table_that_is_out_of_date_for_longer_than_the_limit_raises_an_alarm(
 
     def stalled(after: timedelta, limit: timedelta | None = HOUR) -> list[str]:
         work = upserted_work(tmp_path)
-        since = work.undecoded_since or work.unmerged_since
+        since = work.typed.undecoded_since or work.unmerged_since
         assert since is not None
         alarms = work.alarms("events", AlarmRules(stalled=limit), since + after)
         return [alarm.table for alarm in alarms if isinstance(alarm, TableStalled)]
@@ -327,13 +345,13 @@ def test_a_table_that_is_out_of_date_for_longer_than_the_limit_raises_an_alarm(
         monkeypatch.setattr(services, "NOW", NOW + hours * HOUR)
         lake.land_values([b"b"])
     work = upserted_work(tmp_path)
-    assert work.undecoded_since == NOW + HOUR
+    assert work.typed.undecoded_since == NOW + HOUR
     assert str(next(work.explain("events", NOW + 2 * HOUR))) == (
         "events: 2 published offsets not decoded for 1 h"
     )
     lake.decoding.plan()
     # The open plan has an age and an alarm of its own.
-    assert upserted_work(tmp_path).undecoded_since is None
+    assert upserted_work(tmp_path).typed.undecoded_since is None
 
 
 def test_a_restored_quarantine_is_the_problem_of_a_status(tmp_path: Path) -> None:
@@ -347,8 +365,8 @@ def test_a_restored_quarantine_is_the_problem_of_a_status(tmp_path: Path) -> Non
     newest = quarantine.version()
     quarantine.restore(newest - 1)
     status = app_of(tmp_path)().pipeline("events").report.status()
-    assert isinstance(status.unfinished.decode_error, QuarantineRestored)
-    assert status.unfinished.decode_error in [*status.alarms()]
+    assert isinstance(status.unfinished.typed.error, QuarantineRestored)
+    assert status.unfinished.typed.error in [*status.alarms()]
     record = status.as_record()
     # Kafka is unavailable.
     assert record["problem"]["error"] == status.as_row()["problem"] == "EmbeddedBrokerStopped"
@@ -409,15 +427,15 @@ def test_rows_of_a_plan_that_is_no_longer_published_are_an_alarm(
         if plan < 3:
             check(lake.bronze, plan, passed=True)
     lake.run()
-    assert typed_status(lake).unfinished.to_withdraw == 0
+    assert typed_status(lake).unfinished.typed.backlog.surplus == 0
     if operator:
         lake.bronze.publication.reject(2, "ada", "test data")
     else:
         check(lake.bronze, 2, passed=False)
-    assert typed_status(lake).unfinished.to_withdraw == 2
+    assert typed_status(lake).unfinished.typed.backlog.surplus == 2
     assert "RowsToWithdraw" in typed_status(lake).state
     lake.run()
-    assert typed_status(lake).unfinished.to_withdraw == 0
+    assert typed_status(lake).unfinished.typed.backlog.surplus == 0
 
 
 def test_a_status_opens_each_table_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -443,11 +461,7 @@ def checked_status(lake: FileLake) -> PipelineStatus:
     return pipeline_status(
         lake.spec,
         lake.planner.ports,
-        UnfinishedWorkReader(
-            spec=lake.spec,
-            control=lake.control,
-            quarantined=lambda _plans: 0,
-        ),
+        UnfinishedWorkReader(spec=lake.spec, control=lake.control),
     )
 
 
@@ -600,19 +614,23 @@ def test_the_publication_status_is_that_of_a_newer_backfill_that_replaced_all_ro
     assert checked_status(lake).unfinished.last_check == "not checked"
 
 
-def test_the_size_of_an_absent_or_unreadable_quarantine_is_not_zero(tmp_path: Path) -> None:
+def test_the_size_of_an_absent_or_unreadable_quarantine_is_not_zero(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error hides no other unfinished work."""
     lake = TypedLake(root=tmp_path)
     lake.bronze.run(3)
     assert checked_status(lake.bronze).as_record()["quarantined"] is None
 
-    def unreadable(_: Collection[int]) -> NoReturn:
+    def unreadable(*_: object) -> NoReturn:
         raise DeltaLogDamaged(location="quarantine", reason="checkpoint missing")
 
-    spec = make_spec(decode=DECODE)
-    work = UnfinishedWorkReader(spec=spec, control=lake.control, quarantined=unreadable)
-    status = pipeline_status(spec, lake.bronze.planner.ports, work)
-    assert status.as_record()["quarantined"] is None
-    assert isinstance(status.problem, DeltaLogDamaged)
+    monkeypatch.setattr(DeltaQuarantine, "count_open", unreadable)
+    status = typed_status(lake)
+    record = status.as_record()
+    assert (record["quarantined"], record["undecoded"]) == (None, 3)
+    assert record["problem"]["error"] == "DeltaLogDamaged"
+    assert names(status) == ["DeltaLogDamaged"]
 
 
 class CheckedLake:
@@ -636,13 +654,7 @@ class CheckedLake:
 
     def waiting_since(self) -> float | None:
         """Return since when the typed table is out of date, in hours of the clock."""
-        work = UnfinishedWorkReader(
-            spec=make_spec(decode=DECODE),
-            control=self.typed.control,
-            quarantined=self.typed.quarantine.count_open,
-            hidden=self.typed.hidden,
-        ).read(self.typed.control.summary("events"))
-        since = work.undecoded_since
+        since = self.typed.state().undecoded_since
         return None if since is None else round((since - NOW) / HOUR, 1)
 
 

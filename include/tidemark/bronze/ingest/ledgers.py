@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 
 from tidemark.bronze.ingest.errors import DuplicateRows, PlanCancelled
 from tidemark.bronze.ingest.protocols import ControlReader, DataLog
@@ -13,6 +15,7 @@ from tidemark.core.errors import (
     RepairUnfinished,
     TidemarkError,
 )
+from tidemark.core.events import EventKind
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.table_state import (
     TableState,
@@ -30,6 +33,24 @@ from tidemark.delta.opened_tables import reopen_tables
 
 _LOOKS = 5
 """Reads of ledger and row count, until no event was recorded between the two reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenPlan:
+    """A plan that is recorded and has not landed.
+
+    Attributes:
+        pipeline: Name of its pipeline, which may be the pipeline of the typed table.
+        sequence: Plan number.
+        planned_at: Time of its recording.
+        runs: Number of runs that requested it: the run that planned it, and each run that took it
+            over after a failure.
+    """
+
+    pipeline: str
+    sequence: int
+    planned_at: datetime
+    runs: int
 
 
 def check_ledger(control: ControlReader, ledger: Ledger, data_log: DataLog) -> CheckedLedger:
@@ -184,6 +205,21 @@ def recorded_plan(control: ControlReader, pipeline: str, sequence: int) -> PlanR
         latest = control.summary(pipeline).last_sequence or None
         raise InvalidSelection.of_plan(pipeline=pipeline, sequence=sequence, latest=latest)
     return record
+
+
+def open_plans(control: ControlReader, ledger: Ledger) -> tuple[OpenPlan, ...]:
+    """Return the open plans of a ledger with the times of their recording."""
+    records = ledger.open_plans()
+    planned_at = control.recorded_at(ledger.pipeline, EventKind.PLANNED) if records else {}
+    return tuple(
+        OpenPlan(
+            pipeline=ledger.pipeline,
+            sequence=record.plan.sequence,
+            planned_at=planned_at[record.plan.sequence],
+            runs=len(record.requesters),
+        )
+        for record in records
+    )
 
 
 def refuse_cancelled(record: PlanRecord) -> None:

@@ -39,7 +39,6 @@ from tidemark.ops.report.unfinished_work import (
     UnfinishedWorkReader,
 )
 from tidemark.spec.model import AlarmRules, PipelineSpec, StartPolicy
-from tidemark.spec.ref import PipelineKind, PipelineRef
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -149,9 +148,7 @@ class PipelineStatus:
 
     @property
     def has_started(self) -> bool:
-        """Whether there is a committed offset in the topic; without a live table, any plan."""
-        if PipelineRef.parse(self.pipeline).kind is not PipelineKind.LIVE:
-            return bool(self.records or self.open_plans)
+        """Whether there is a committed offset in the topic."""
         return any(each.committed_offset is not None for each in self.partitions)
 
     @property
@@ -375,7 +372,7 @@ class _StatusReader:
         last_run = throughput.runs[-1] if throughput.runs else None
         work, last_run_bytes, stored_bytes, missing = UnfinishedWork(), None, None, None
         try:
-            if problem is None and not spec.is_typed:
+            if problem is None:
                 missing = missing_rows(control, ledger, data_log)
             work = self.unfinished.read(ledger)
             last_run_bytes = data_log.stored_bytes(last_run.sequence) if last_run else None

@@ -8,12 +8,13 @@ offsets that landed again, and offsets that are not decoded yet.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
 from tidemark.bronze.ingest.landed_log import LandedLog
-from tidemark.bronze.ingest.ledgers import missing_rows, read_checked_ledger
+from tidemark.bronze.ingest.ledgers import missing_rows, open_plans, read_checked_ledger
 from tidemark.bronze.ingest.planner import PlanOutcome, PlanResult
 from tidemark.bronze.ingest.ports import Ports
 from tidemark.bronze.ingest.protocols import Clock, ControlTable, DataLog
@@ -23,8 +24,15 @@ from tidemark.bronze.repair.abandon import Abandon
 from tidemark.bronze.repair.undo import Undo
 from tidemark.core import plan_rules
 from tidemark.core.accounting import Landing
-from tidemark.core.errors import OnlyCopy
-from tidemark.core.events import ControlEvent, LossAccepted, Planned, RecreationAccepted, Started
+from tidemark.core.errors import OnlyCopy, TidemarkError
+from tidemark.core.events import (
+    ControlEvent,
+    EventKind,
+    LossAccepted,
+    Planned,
+    RecreationAccepted,
+    Started,
+)
 from tidemark.core.ledger import CheckedLedger, Ledger
 from tidemark.core.offsets import (
     SpanSet,
@@ -34,12 +42,15 @@ from tidemark.core.offsets import (
     union_by_partition,
 )
 from tidemark.core.origins import DecodeOrigin
+from tidemark.core.parallel import result_or_error
 from tidemark.core.plan import Plan, PlanKind, PlannedRange
 from tidemark.core.table_state import newest_table_version
 from tidemark.delta.conflicts import retry_on_conflict
 from tidemark.delta.errors import ControlConflict
+from tidemark.delta.opened_tables import tables_opened_once
 from tidemark.silver.typed.errors import NoLongerPublished, RegistryUnavailable, SchemaConflict
 from tidemark.silver.typed.schemas import ResolvedSchemas, SchemaResolver, TypedTable
+from tidemark.silver.typed.state import DecodeBacklog, TypedState, decodable_since
 from tidemark.spec.decode import DecodeSpec, Part
 from tidemark.spec.fields import FieldType
 from tidemark.spec.model import PipelineSpec
@@ -79,37 +90,6 @@ class HiddenOffsets:
         for hidden in (self.unchecked, self.refused):  # fence: only-published-rows-are-decoded
             spans = difference_by_partition(spans, hidden.get(topic_id, {}))
         return spans
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeBacklog:
-    """Numbers of offsets at which the typed table differs from the bronze table.
-
-    Attributes:
-        missing: Offsets to decode, including those of open plans.
-        open: Offsets in open plans.
-        stale: Decoded offsets to decode again, because they have landed again since.
-        surplus: Decoded offsets to remove, because they left the bronze table, or a check or an
-            operator refused them.
-        unchecked: Landed offsets that wait for a check, or for an operator's decision.
-        refused: Landed offsets of blocked and rejected plans.
-    """
-
-    missing: int
-    open: int
-    stale: int
-    surplus: int
-    unchecked: int = 0
-    refused: int = 0
-
-    @property
-    def offsets(self) -> int:
-        """Number of offsets to decode, to decode again, or to remove."""
-        return self.missing + self.stale + self.surplus
-
-    def as_record(self) -> dict[str, int]:
-        """Return the numbers as plain values, for `--json`."""
-        return asdict(self)
 
 
 class _Bronze(NamedTuple):
@@ -164,14 +144,22 @@ class _Bronze(NamedTuple):
             ]
         )
 
+    def backlog(self, typed: Ledger, stale: _ByTopicId | None = None) -> DecodeBacklog:
+        """Return how a typed table differs from the bronze table.
 
-def offsets_to_withdraw(bronze: Ledger, hidden: HiddenOffsets, typed: Ledger) -> int:
-    """Return the number of decoded offsets that the next decode removes from the typed table.
-
-    Summaries of ledgers suffice. Omits offsets that landed again and are not checked yet: only the
-    full ledgers show them.
-    """
-    return _size(_Bronze(bronze, hidden).surplus_in(typed, {}))
+        Args:
+            typed: The ledger of the typed table; a summary suffices.
+            stale: Decoded offsets that have landed again since; None if they are unknown. They are
+                to be removed as well if they are not checked yet.
+        """
+        return DecodeBacklog(
+            missing=_size(self.missing_in(typed)),
+            open=sum(record.plan.size for record in typed.open_plans()),
+            stale=None if stale is None else _size(self.published_of(stale)),
+            surplus=_size(self.surplus_in(typed, stale or {})),
+            unchecked=_size(self.hidden.unchecked),
+            refused=_size(self.hidden.refused),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,16 +263,51 @@ class DecodePlanner:
             raise OnlyCopy.of_bronze_rows(self.spec.origin, rows)
 
     def backlog(self) -> DecodeBacklog:
-        """Return the numbers of offsets that `plan` would decode or remove. Writes nothing."""
+        """Return the numbers of offsets that `plan` would decode or remove. Writes nothing.
+
+        Raises:
+            HistoriesDiverge, DuplicateRows, QuarantineRestored: As for `plan`.
+        """
         bronze, ledger = retry_on_conflict(self._ledgers)
-        stale = self._stale_offsets(bronze.ledger, ledger)
-        return DecodeBacklog(
-            missing=_size(bronze.missing_in(ledger)),
-            open=sum(record.plan.size for record in ledger.open_plans()),
-            stale=_size(bronze.published_of(stale)),
-            surplus=_size(bronze.surplus_in(ledger, stale)),
-            unchecked=_size(bronze.hidden.unchecked),
-            refused=_size(bronze.hidden.refused),
+        return bronze.backlog(ledger, self._stale_offsets(bronze.ledger, ledger))
+
+    @tables_opened_once()
+    def state(
+        self, check: Callable[[], None], quarantined: Callable[[Collection[int]], int]
+    ) -> TypedState:
+        """Return the state of the typed table, for reports. Writes nothing.
+
+        Errors of the tables are part of the state, so that they hide nothing else.
+
+        Args:
+            check: Raises the error that would refuse the next decode.
+            quarantined: Returns the number of open records in the quarantine, given the typed plans
+                that have not landed.
+
+        Raises:
+            ControlConflict: Other processes changed a pipeline meanwhile.
+        """
+        # Read in the order of `_ledgers`.
+        typed = self.control.summary(self.spec.name)
+        bronze = self._with_hidden(self.control.summary(self.spec.origin))
+        opened, missing = open_plans(self.control, typed), bronze.missing_in(typed)
+        since: datetime | None = None
+        if missing and not opened:
+            since = decodable_since(self.control, bronze.ledger, missing)
+            undone_at = self.control.recorded_at(self.spec.name, EventKind.UNDONE).values()
+            since = since and max([since, *undone_at])
+        unlanded = [plan.sequence for plan in opened]
+        refused = result_or_error(self.spec.origin, lambda _: check())
+        counted = result_or_error(self.spec.origin, lambda _: quarantined(unlanded))
+        for each in (refused, counted):
+            if isinstance(each, ControlConflict):
+                raise each
+        return TypedState(
+            backlog=bronze.backlog(typed),
+            undecoded_since=since,
+            open_plans=opened,
+            quarantined=None if isinstance(counted, TidemarkError) else counted,
+            error=refused or (counted if isinstance(counted, TidemarkError) else None),
         )
 
     def replay(self, topic_id: str, spans: Mapping[int, SpanSet]) -> PlanResult:
@@ -387,7 +410,12 @@ class DecodePlanner:
         Raises:
             ControlConflict: Another process has changed the ledger between the two reads.
         """
-        bronze = read_checked_ledger(self.control, self.spec.origin, self.bronze, rows=True)
+        return self._with_hidden(
+            read_checked_ledger(self.control, self.spec.origin, self.bronze, rows=True)
+        )
+
+    def _with_hidden(self, bronze: Ledger) -> _Bronze:
+        """Return a bronze ledger with the offsets that the published view hides at its state."""
         hidden = self.hidden()
         # A hidden plan that is undone before the second read is in the ledger and not in `hidden`.
         newest = self.control.summary(self.spec.origin).event_number

@@ -10,10 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from tidemark.bronze.ingest.ledgers import read_checked_ledger
 from tidemark.bronze.ingest.protocols import ControlReader, DataLog
+from tidemark.core.events import EventKind
 from tidemark.core.table_state import TableChanges
 from tidemark.silver.typed.decoder import topic_ids_of
 from tidemark.spec.decode import Part
@@ -138,6 +140,31 @@ class Upserts:
             is_first=upsert_version < 0,
             last_read=last.typed_version if last else self.table.last_read(table_id),
         )
+
+    def due_since(self, merge: MergePlan) -> datetime | None:
+        """Return the time of the oldest change of the typed table that no merge has read.
+
+        None for a rebuild without a change since the last merge, or if the last merge is unknown.
+        The control table does not record when a spec was changed or a table restored.
+        """
+        typed = self.spec.name
+        landed = self.control.recorded_at(typed, EventKind.LANDED)
+        undone = self.control.recorded_at(typed, EventKind.UNDONE)
+        changes = merge.changes
+        plans = {plan.sequence for plan in (*changes.appended, *changes.replaced)}
+        removed = {*changes.removed}
+        if merge.since is None and merge.last_read is not None:
+            # A rebuild lists no changes, so read the full ledger, which takes longer.
+            for number, record in self.control.ledger(typed).plans.items():
+                landing, undone_version = record.held_now, record.undone_version
+                if landing and landing.table_version > merge.last_read:
+                    plans.add(number)
+                # Before the first merge, a removal may be of an earlier typed table.
+                if undone_version is not None and undone_version > merge.last_read >= 0:
+                    removed.add(number)
+        times = [at for number, at in landed.items() if number in plans or merge.is_first]
+        times += [at for number, at in undone.items() if number in removed]
+        return min(times, default=None)
 
     def execute(self, merger: Merger) -> MergePlan | None:
         """Execute the next merge and return it; None if the table was up to date.
