@@ -110,7 +110,7 @@ class NestedLake(TypedLake):
         # Rows that a killed repair leaves in the quarantine count as open until it is repeated.
         self._repair()
         self.check_rows(where)
-        assert self.quarantine.count_open(()) == len(self.quarantined()), where
+        assert self.quarantine.count_open() == len(self.quarantined()), where
 
 
 _FIRST: Mapping[str, Callable[[NestedLake], object]] = {

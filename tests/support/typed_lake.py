@@ -216,7 +216,8 @@ class TypedLake(Services):
             typed_uri=str(self.typed_uri),
             quarantine_uri=str(self.quarantine_uri),
             decode=self.decode,
-            landed=lambda: self.control.ledger(self.spec.name).landed_sequences(),
+            pipeline=self.spec.name,
+            control=self.control,
             now=lambda: services.NOW,
         )
 
@@ -351,7 +352,7 @@ class TypedLake(Services):
         assert ledger.landed == bronze.landed
         assert ledger.records == bronze.records
         assert ledger.open_plans() == []
-        assert self.quarantine.count_open(()) == len(self.quarantined())
+        assert self.quarantine.count_open() == len(self.quarantined())
 
 
 def home_typed_lake(home: Path, decode: str = "value: {format: string}") -> TypedLake:

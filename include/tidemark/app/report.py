@@ -47,13 +47,19 @@ class ReportPart:
     @property
     def coverage(self) -> CoverageReader:
         """Reads the state of every offset of the topic."""
-        from tidemark.ops.report.coverage_rows import CoverageReader
+        from tidemark.ops.report.coverage_rows import MOST_SPANS, CoverageReader
 
         ports = self.adapters.topic_ports(reads_only=True)
         if self.typed is None:
             return CoverageReader(spec=self.adapters.spec, ports=ports)
-        quarantined = self.typed.quarantined_spans
-        return CoverageReader(spec=self.adapters.spec, ports=ports, quarantined=quarantined)
+        quarantine = self.typed.quarantine
+        return CoverageReader(
+            spec=self.adapters.spec,
+            ports=ports,
+            quarantined=lambda topic_id, within: quarantine.open_spans(
+                topic_id, MOST_SPANS, within
+            ),
+        )
 
     @property
     def records(self) -> RecordReader:

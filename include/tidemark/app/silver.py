@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from tidemark.bronze.ingest.executor import ExecutionResult
 from tidemark.bronze.ingest.planner import PlanResult
 from tidemark.bronze.ingest.ports import Ports
 from tidemark.bronze.ingest.protocols import PlanSource, Sink
-from tidemark.core.offsets import Span, SpanSet, intersection_by_partition, size_of
+from tidemark.core.offsets import intersection_by_partition, size_of
 from tidemark.core.plan import Plan
 from tidemark.core.publication import PublishRule
 from tidemark.core.record import LogRecord
@@ -110,16 +110,6 @@ class TypedPart(PlannedTable):
         bronze = DeltaDataTable(self.adapters.uri(self.adapters.spec.target), reads_only=True)
         return with_bronze_rows(records, bronze)
 
-    def quarantined_spans(
-        self, topic_id: str, within: tuple[int, Span] | None
-    ) -> Mapping[int, SpanSet] | None:
-        """Return the offsets of an incarnation in quarantine. See `QuarantinedSpans`."""
-        from tidemark.ops.report.coverage_rows import MOST_SPANS
-
-        open_plans = self.adapters.control.summary(self.name).open_plans()
-        unlanded = [record.plan.sequence for record in open_plans]
-        return self.quarantine.open_spans(topic_id, unlanded, MOST_SPANS, within)
-
     def decoded_offsets(self, plan: Plan) -> int:
         """Return how many offsets of a bronze plan the table or its quarantine has."""
         typed = self.adapters.control.summary(self.name)
@@ -184,12 +174,12 @@ class TypedPart(PlannedTable):
         """Opens the table and its quarantine."""
         from tidemark.silver.typed.tables import TypedTables
 
-        control = self.adapters.control
         return TypedTables(
             typed_uri=self._uri,
             quarantine_uri=self.adapters.uri(self._decode.quarantine_target),
             decode=self._decode,
-            landed=lambda: control.ledger(self.name).landed_sequences(),
+            pipeline=self.name,
+            control=self.adapters.control,
             now=self.adapters.now,
         )
 

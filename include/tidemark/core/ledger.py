@@ -373,6 +373,10 @@ class Ledger:
         """Return the plans that may still land, oldest first."""
         return [record for record in self.plans.values() if record.is_open]
 
+    def sequences_without_rows(self) -> list[int]:
+        """Return the numbers of the plans that are open, abandoned or undone, oldest first."""
+        return [sequence for sequence, each in self.plans.items() if each.held_now is None]
+
     def open_plan(self, kind: PlanKind) -> PlanRecord | None:
         """Return the open plan of a chain, if any. The protocol allows one."""
         return next((record for record in self.open_plans() if record.plan.kind is kind), None)

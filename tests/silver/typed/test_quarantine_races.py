@@ -240,7 +240,7 @@ def test_a_rewind_withdraws_an_open_plan_from_the_quarantine(
     lake.broken = {5} if is_replay else ()
     lake.run()
     lake.check_rows()
-    assert lake.quarantine.count_open(()) == len(lake.quarantined())
+    assert lake.quarantine.count_open() == len(lake.quarantined())
 
 
 @pytest.mark.parametrize("corrected", [True, False])

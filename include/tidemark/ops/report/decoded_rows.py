@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,9 +26,7 @@ class ValueTable(Protocol):
 class OpenRecords(Protocol):
     """Reads a quarantine."""
 
-    def records_at(
-        self, topic_id: str, partition: int, span: Span, unlanded: Collection[int]
-    ) -> Sequence[QuarantinedRecord]:
+    def records_at(self, topic_id: str, partition: int, span: Span) -> Sequence[QuarantinedRecord]:
         """See `DeltaQuarantine.records_at`."""
 
 

@@ -159,7 +159,7 @@ class _PageReader:
             plan_rules.check_partitions(current, [partition])
             here = current.partitions[partition]
         records, unread = self._kafka_records(topic, here, partition, span)
-        ledger, rows = self._with_ledger(spec.name, lambda _: self._rows(topic_id, partition, span))
+        ledger, rows = self._with_ledger(spec.name, lambda: self._rows(topic_id, partition, span))
         if ledger is not None:
             self._check_history()
         decoded = self._decoded(topic_id, partition, span)
@@ -253,9 +253,7 @@ class _PageReader:
         records, unread = found
         return {record.offset: record for record in records}, unread
 
-    def _with_ledger(
-        self, pipeline: str, read: Callable[[Ledger | None], _T]
-    ) -> tuple[Ledger | None, _T]:
+    def _with_ledger(self, pipeline: str, read: Callable[[], _T]) -> tuple[Ledger | None, _T]:
         """Return the ledger of a pipeline, and the result of `read` in the same state.
 
         The ledger is None if it cannot be read, or if other processes changed the pipeline during
@@ -265,12 +263,12 @@ class _PageReader:
 
         def attempt() -> Ledger:
             ledger = control.summary(pipeline)
-            found[:] = [read(ledger)]
+            found[:] = [read()]
             check_current(control, ledger)
             return ledger
 
         ledger = self._attempt(PagePart.CONTROL, lambda: retry_on_conflict(attempt))
-        return ledger, found[0] if found else read(None)
+        return ledger, found[0] if found else read()
 
     def _rows(
         self, topic_id: str, partition: int, span: Span
@@ -363,23 +361,21 @@ class _PageReader:
 
     def _decoded(self, topic_id: str, partition: int, span: Span) -> DecodedRows | None:
         tables = self.parts.decoded
-        if tables is None:
+        if tables is None or PagePart.CONTROL in self.errors:
             return None
 
         def typed_rows() -> list[dict[str, Any]]:
             _check_size(tables.typed, PagePart.TYPED, topic_id, partition, span)
             return tables.typed.values_at(topic_id, partition, span)
 
-        def quarantined_records(ledger: Ledger | None) -> Sequence[QuarantinedRecord]:
-            plans = ledger.plans.items() if ledger else ()
-            unlanded = [number for number, record in plans if record.held_now is None]
-            return tables.quarantine.records_at(topic_id, partition, span, unlanded)
+        def quarantined_records() -> Sequence[QuarantinedRecord]:
+            return tables.quarantine.records_at(topic_id, partition, span)
 
         ledger, (typed, quarantined) = self._with_ledger(
             tables.pipeline,
-            lambda ledger: (
+            lambda: (
                 self._attempt(PagePart.TYPED, typed_rows),
-                self._attempt(PagePart.QUARANTINE, lambda: quarantined_records(ledger)),
+                self._attempt(PagePart.QUARANTINE, quarantined_records),
             ),
         )
         if ledger is None:

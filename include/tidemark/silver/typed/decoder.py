@@ -8,7 +8,7 @@ offsets that landed again, and offsets that are not decoded yet.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, TypeAlias
@@ -272,17 +272,14 @@ class DecodePlanner:
         return bronze.backlog(ledger, self._stale_offsets(bronze.ledger, ledger))
 
     @tables_opened_once()
-    def state(
-        self, check: Callable[[], None], quarantined: Callable[[Collection[int]], int]
-    ) -> TypedState:
+    def state(self, check: Callable[[], None], quarantined: Callable[[], int]) -> TypedState:
         """Return the state of the typed table, for reports. Writes nothing.
 
         Errors of the tables are part of the state, so that they hide nothing else.
 
         Args:
             check: Raises the error that would refuse the next decode.
-            quarantined: Returns the number of open records in the quarantine, given the typed plans
-                that have not landed.
+            quarantined: Returns the number of open records in the quarantine.
 
         Raises:
             ControlConflict: Other processes changed a pipeline meanwhile.
@@ -296,9 +293,8 @@ class DecodePlanner:
             since = decodable_since(self.control, bronze.ledger, missing)
             undone_at = self.control.recorded_at(self.spec.name, EventKind.UNDONE).values()
             since = since and max([since, *undone_at])
-        unlanded = [plan.sequence for plan in opened]
         refused = result_or_error(self.spec.origin, lambda _: check())
-        counted = result_or_error(self.spec.origin, lambda _: quarantined(unlanded))
+        counted = result_or_error(self.spec.origin, lambda _: quarantined())
         for each in (refused, counted):
             if isinstance(each, ControlConflict):
                 raise each

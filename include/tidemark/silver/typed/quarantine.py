@@ -83,6 +83,8 @@ class DeltaQuarantine:
         now: The clock for `closed_at`.
         typed: The typed table.
         landed_sequences: Returns the numbers of all typed plans that the ledger records as landed.
+        without_rows: Returns the numbers of typed plans that are open, abandoned or undone. Records
+            that they added are not open; records that they closed are.
     """
 
     def __init__(
@@ -91,11 +93,13 @@ class DeltaQuarantine:
         now: Clock,
         typed: DeltaDataTable,
         landed_sequences: Callable[[], Collection[int]],
+        without_rows: Callable[[], Collection[int]],
     ) -> None:
         self._uri = uri
         self._now = now
         self._typed = typed
         self._ever_landed = landed_sequences
+        self._without_rows = without_rows
         self.table = DeltaDataTable(uri, QUARANTINE_SCHEMA, grows=True)
 
     def append(self, plan: Plan, files: Sequence[DataFile], seen: TableState) -> bool:
@@ -278,25 +282,20 @@ class DeltaQuarantine:
         table = open_if_exists(self._uri)
         return () if table is None else row_queries.row_ranges(table, self._open_condition())
 
-    def count_open(self, unlanded: Collection[int]) -> int:
-        """Return the number of open records. Reads two small columns.
-
-        Args:
-            unlanded: Plans of the typed table that have not landed. Records that they added are
-                not counted; records that they closed count as open.
-        """
-        found = self._query(f"SELECT count(*) AS records FROM t WHERE {_open_without(unlanded)}")
+    def count_open(self) -> int:
+        """Return the number of open records. Reads two small columns."""
+        is_open = self._open_in_ledger()
+        found = self._query(f"SELECT count(*) AS records FROM t WHERE {is_open}")
         return sum(row["records"] for row in found)
 
     def open_spans(
         self,
         topic_id: str,
-        unlanded: Collection[int],
         most: int,
         within: tuple[int, Span] | None = None,
     ) -> Mapping[int, SpanSet] | None:
-        """Return the offsets of open records. See `QuarantineIndex.spans` and `count_open`."""
-        return read_spans(self._uri, topic_id, most, within, _open_without(unlanded))
+        """Return the offsets of open records. See `QuarantineIndex.spans`."""
+        return read_spans(self._uri, topic_id, most, within, self._open_in_ledger())
 
     def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
         """Return the open records of a partition at these offsets, with their plan numbers."""
@@ -354,19 +353,15 @@ class DeltaQuarantine:
         """
         return read_records(self._uri, most, condition=self._open_condition())
 
-    def records_at(
-        self, topic_id: str, partition: int, span: Span, unlanded: Collection[int]
-    ) -> list[QuarantinedRecord]:
-        """Return the open records of a partition at these offsets.
-
-        Args:
-            topic_id: Incarnation of the topic.
-            partition: Partition number.
-            span: The offsets.
-            unlanded: Plans of the typed table that hold no rows, as in `count_open`.
-        """
+    def records_at(self, topic_id: str, partition: int, span: Span) -> list[QuarantinedRecord]:
+        """Return the open records of a partition at these offsets."""
         place = row_queries.offsets_condition(topic_id, {partition: SpanSet((span,))})
-        return read_records(self._uri, where=place, condition=_open_without(unlanded))
+        return read_records(self._uri, where=place, condition=self._open_in_ledger())
+
+    def _open_in_ledger(self) -> str:
+        """Return the SQL condition of open records by the ledger, without a look at typed rows."""
+        plans = _sql_list(self._without_rows())
+        return f"plan_sequence NOT IN ({plans}) AND (closed_by IS NULL OR closed_by IN ({plans}))"
 
     def reasons(self, most: int) -> Mapping[tuple[str, str | None, str | None], int]:
         """Return the number of open records by reason, part, and field or rule.
@@ -384,12 +379,6 @@ def _rows(table: DeltaTable, sql: str) -> list[dict[str, Any]]:
 
 def _fenced(transactions: Mapping[str, int]) -> set[str]:
     return {app_id for app_id, newest in transactions.items() if newest == FENCED_VERSION}
-
-
-def _open_without(unlanded: Collection[int]) -> str:
-    """Return the SQL condition of open records, without the changes of plans that did not land."""
-    plans = _sql_list(unlanded)
-    return f"plan_sequence NOT IN ({plans}) AND (closed_by IS NULL OR closed_by IN ({plans}))"
 
 
 def _sql_list(plans: Collection[int]) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemark.bronze.ingest.protocols import Clock
+from tidemark.bronze.ingest.protocols import Clock, ControlReader
 from tidemark.delta.data_table import DeltaDataTable
 from tidemark.silver.typed.columns import typed_table
 from tidemark.silver.typed.quarantine import DeltaQuarantine, TypedTablePair
@@ -21,14 +21,16 @@ class TypedTables:
         typed_uri: Location of the typed table.
         quarantine_uri: Location of the quarantine.
         decode: How records are decoded.
-        landed: Returns the numbers of the landed typed plans.
+        pipeline: The pipeline of the typed table.
+        control: The control table.
         now: The clock.
     """
 
     typed_uri: str
     quarantine_uri: str
     decode: DecodeSpec
-    landed: Callable[[], Collection[int]]
+    pipeline: str
+    control: ControlReader
     now: Clock
 
     def typed(self, columns: Mapping[Part, FieldType] | None = None) -> DeltaDataTable:
@@ -41,7 +43,13 @@ class TypedTables:
         Args:
             typed: The typed table; None for the one of the spec.
         """
-        return DeltaQuarantine(self.quarantine_uri, self.now, typed or self.typed(), self.landed)
+        return DeltaQuarantine(
+            self.quarantine_uri,
+            self.now,
+            typed or self.typed(),
+            landed_sequences=lambda: self.control.ledger(self.pipeline).landed_sequences(),
+            without_rows=lambda: self.control.summary(self.pipeline).sequences_without_rows(),
+        )
 
     def pair(self, typed: DeltaDataTable | None = None) -> TypedTablePair:
         """Return both as one data table. See `quarantine`."""
