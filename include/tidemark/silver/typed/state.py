@@ -24,7 +24,8 @@ class DecodeBacklog:
         stale: Decoded offsets to decode again, because they have landed again since; None if
             unknown, because only the full ledgers show them.
         surplus: Decoded offsets to remove, because they left the bronze table, or a check or an
-            operator refused them.
+            operator refused them. If stale offsets are unknown, those of them that are not checked
+            yet are missing here.
         unchecked: Landed offsets that wait for a check, or for an operator's decision.
         refused: Landed offsets of blocked and rejected plans.
     """
