@@ -123,8 +123,7 @@ class DecodePipeline:
         app = App.from_environment(self.landing.environ)
         with timed(_own_cpu) as watch:
             landed = self.landing.land()
-            while app.pipeline(self.landing.pipeline).typed.decode() is not None:
-                pass
+            app.pipeline(self.landing.pipeline).typed.decode()
         metrics = watch.metrics()
         return {**metrics, "decode_seconds": metrics["seconds"] - landed["seconds"]}
 

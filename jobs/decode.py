@@ -1,8 +1,9 @@
-"""Decode recorded plans of typed tables: from the bronze table, without Kafka.
+"""Decode published records into typed tables until none are left, without Kafka.
 
-    spark-submit jobs/decode.py --plan prices@typed=7
+    spark-submit jobs/decode.py --pipeline prices --pipeline orders
 
-A plan that fails does not stop the others.
+Several pipelines share the application and are decoded concurrently. One that fails does not stop
+the others. PIPELINE=PARTITION/REASON first decodes open records in quarantine again.
 """
 
 import sys

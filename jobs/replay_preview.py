@@ -1,6 +1,6 @@
 """Decode open records in quarantine with the current specs, and write nothing.
 
-spark-submit jobs/replay_preview.py --plan 'prices@typed=*/malformed'
+spark-submit jobs/replay_preview.py --pipeline 'prices=*/malformed'
 """
 
 import sys

@@ -31,7 +31,7 @@ from tidemark.delta.local_files import locked
 from tidemark.local.broker import home_broker
 from tidemark.local.producer import produce
 from tidemark.spark.engine import Submit
-from tidemark.spark.submit import conf_arguments, plan_arguments, search_path, submit
+from tidemark.spark.submit import conf_arguments, job_arguments, search_path, submit
 from tidemark.spec.layout import Layout
 
 PIPELINE = "training"
@@ -74,7 +74,7 @@ def create(layout: Layout, archive: Path) -> None:
             say("      running a small job, whose classes the archive gets")
             run = submit(
                 Path(__file__).with_name("training.py"),
-                plan_arguments([plan.ref]),
+                job_arguments([plan.ref]),
                 name="tidemark-archive",
                 engine=Submit("local[2]"),
                 settings=_with_jvm_options(

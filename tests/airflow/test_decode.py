@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,47 +72,59 @@ def environ_of(spark_submit: Path, code: int) -> dict[str, Any]:
 
 
 def submitted(spark_submit: Path) -> list[str]:
-    """Return the plans of the submitted jobs."""
+    """Return the pipelines of the submitted jobs."""
     words = (spark_submit.parent / "argv").read_text().splitlines()
-    return [word for word in words if "@typed=" in word]
+    return [word for option, word in pairwise(words) if option == "--pipeline"]
 
 
 @pytest.mark.parametrize(
     ("code", "expected", "fails_now"),
     [
-        (
-            ExitCode.OK,
-            "Plan 1 of pipeline 'events@typed' is not in its data table after its commit",
-            False,
-        ),
+        (ExitCode.OK, "EngineStopped", False),
         (ExitCode.REFUSED, "65", True),
         (ExitCode.TRANSIENT, "75", False),
     ],
 )
 @pytest.mark.usefixtures("lake")
-def test_a_plan_of_the_typed_table_is_submitted_once(
+def test_a_decode_is_submitted_once(
     task_probe: Probe, spark_submit: Path, code: int, expected: str, fails_now: bool
 ) -> None:
-    """The task needs no Kafka. A job that lands nothing is not submitted again."""
+    """The task needs no Kafka. A job without a result is not submitted again."""
     answer = run(task_probe, spark_submit, code)
-    assert submitted(spark_submit) == ["events@typed=1"]
+    assert submitted(spark_submit) == ["events"]
     assert expected in answer.value["error"]
     assert answer.value["fails_now"] is fails_now
 
 
-def test_plans_are_submitted_until_all_records_are_decoded(
+def test_one_job_decodes_all_records(
     task_probe: Probe, spark_submit: Path, lake: TypedLake
 ) -> None:
-    """Jobs run one after another. A run without records to decode starts no Spark."""
+    """It has several plans. A run without records to decode starts no Spark."""
     spark_submit.write_text(DECODING)
     spec = spark_submit.parent / "pipelines" / "events.yaml"
     spec.write_text(f"{spec.read_text()}limits: {{records_per_chunk: 1}}\n")
-    for expected in (["events@typed=1", "events@typed=2"], []):
+    for expected in (["events"], []):
         (spark_submit.parent / "argv").write_text("")
         answer = run(task_probe, spark_submit)
         assert answer.value["error"] is None
         assert submitted(spark_submit) == expected
     assert lake.decoded() == [(0, 0, "a"), (0, 1, "b")]
+    assert list(lake.control.ledger("events@typed").plans) == [1, 2]
+    lake.check()
+
+
+def test_a_retry_continues_with_the_plan_that_a_killed_task_left(
+    task_probe: Probe, spark_submit: Path, lake: TypedLake
+) -> None:
+    """A task that is cleared afterwards repeats nothing."""
+    killed = run(task_probe, spark_submit, ExitCode.TRANSIENT)
+    assert killed.value["error"]
+    lake.land_values([b"c"])
+    spark_submit.write_text(DECODING)
+    for _ in range(2):
+        assert run(task_probe, spark_submit).value["error"] is None
+        assert list(lake.control.ledger("events@typed").plans) == [1, 2]
+    assert lake.decoded() == [(0, 0, "a"), (0, 1, "b"), (0, 2, "c")]
     lake.check()
 
 
@@ -182,8 +195,10 @@ def test_an_undefined_connection_to_the_registry_is_named(
     assert not (spark_submit.parent / "argv").exists()
 
 
-def test_only_planning_gets_the_registrys_password(task_probe: Probe, spark_submit: Path) -> None:
-    """The job gets it neither in its environment nor on its command line."""
+def test_a_job_gets_the_registrys_password_in_its_environment_only(
+    task_probe: Probe, spark_submit: Path
+) -> None:
+    """Neither its command line nor the log of the task contains it."""
     home = spark_submit.parent
     lake = home_typed_lake(home, "registry: trades, value: {format: avro}")
     lake.land_values([framed(7, b"\x02")])
@@ -203,11 +218,11 @@ def test_only_planning_gets_the_registrys_password(task_probe: Probe, spark_subm
     (record,) = lake.control.ledger("events@typed").plans.values()
     assert isinstance(record.plan.origin, DecodeOrigin)
     assert record.plan.origin.schemas == {Part.VALUE: (7,)}
-    assert submitted(spark_submit) == ["events@typed=1"]
+    assert submitted(spark_submit) == ["events"]
     assert answer.value["environment_restored"] is True
-    for file in ("argv", "environ"):
-        assert SECRET not in (home / file).read_text()
-    assert "plans=events@typed=1" in answer.printed
+    assert SECRET in (home / "environ").read_text()
+    assert SECRET not in (home / "argv").read_text()
+    assert "plans=events" in answer.printed
     assert "plan" not in answer.printed.partition("engine=")[0], "the engine comes first"
     assert SECRET not in answer.printed
     assert SECRET not in json.dumps(answer.value)

@@ -326,7 +326,7 @@ def test_the_tables_of_many_pipelines_are_read_once(task_probe: Probe, spark_sub
         ([(n, {"plan": p, "wrote": True}) for n in names for p in plans], ["bronze/{}"], 8),
         ([(n, {"plan": p, "checks": 1}) for n in names for p in plans], ["bronze/{}"], 8),
         (
-            [(f"{n}@typed", {"plan": p, "wrote": True}) for n in names for p in plans],
+            [(n, {"plans": [*plans], "wrote": True}) for n in names],
             ["bronze/{}", "silver/{}", "silver/{}_quarantine"],
             8,
         ),

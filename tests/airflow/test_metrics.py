@@ -56,19 +56,24 @@ def measure(
 def test_a_task_counts_its_records_and_errors_by_pipeline_and_times_its_job(
     task_probe: Probe, spark_submit: Path
 ) -> None:
-    landed = {"pipeline": "orders", "plan": 7, "wrote": True, "records": 5, "quarantined": 2}
+    """Records of a decode belong to the typed table."""
+    landed = {"pipeline": "orders", "plan": 7, "wrote": True, "records": 5}
+    decoded = {"pipeline": "orders", "plans": [2], "wrote": True, "records": 4, "quarantined": 3}
     refused = {"pipeline": "prices", "plan": 7, **TopicMissing(topic="prices").as_record()}
     with otlp_receiver() as receiver:
-        measure(task_probe, spark_submit, receiver, ExitCode.REFUSED, [landed, refused])
+        results = [landed, refused, decoded]
+        measure(task_probe, spark_submit, receiver, ExitCode.REFUSED, results)
         counts = {
-            name: [(tags, point.as_int) for tags, point in receiver.points(f"airflow.{name}")]
+            name: sorted(
+                (*tags.values(), point.as_int) for tags, point in receiver.points(f"airflow.{name}")
+            )
             for name in (LANDED, QUARANTINED, ERRORS)
         }
         ((tags, duration),) = receiver.points(f"airflow.{DURATION}")
     assert counts == {
-        LANDED: [({"pipeline": "orders"}, 5)],
-        QUARANTINED: [({"pipeline": "orders"}, 2)],
-        ERRORS: [({"pipeline": "prices", "error": "TopicMissing"}, 1)],
+        LANDED: [("orders", 5), ("orders@typed", 4)],
+        QUARANTINED: [("orders@typed", 3)],
+        ERRORS: [("prices", "TopicMissing", 1)],
     }
     assert (tags, duration.count) == ({"job": "ingest"}, 1)
     assert 1 <= duration.sum < 60_000

@@ -29,8 +29,7 @@ from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.spark.engine import JobRun, Server, Submit
 from tidemark.spark.sessions import ApplicationSessions
 from tidemark.spark.submit import RESULT_MARKER, submit
-from tidemark.spec.decode import QuarantineReason
-from tidemark.spec.ref import MergeRef, ReplayRef
+from tidemark.spec.ref import DecodeRef, MergeRef, Replay
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -291,20 +290,31 @@ def test_a_failed_start_of_spark_is_a_named_error_of_every_plan(
     assert [record["error"] for record in records] == ["SetupError"] * 3
 
 
-def test_plans_without_name_or_number_are_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    for argv in ([], ["--plan"], ["--plan", "prices"], ["--plan", "=7"], ["--plan", "prices=x"]):
+@pytest.mark.parametrize(
+    ("job", "arguments", "expected"),
+    [
+        ("ingest", [["--plan"], ["--plan", "=7"], ["--plan", "prices=x"]], "PIPELINE=NUMBER"),
+        ("decode", [["--plan", "prices=7"], ["--pipeline", "prices=x"]], "PIPELINE or PIPELINE="),
+    ],
+)
+def test_arguments_that_name_no_work_are_a_usage_error(
+    job: str, arguments: list[list[str]], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for argv in ([], *arguments):
         with pytest.raises(SystemExit) as stopped:
-            main("ingest", "doc", argv)
+            main(job, "doc", argv)
         assert stopped.value.code == ExitCode.USAGE
-    assert "expected PIPELINE=NUMBER, not 'prices=x'" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert f"expected {expected}" in printed
+    assert "not 'prices=x'" in printed
 
 
 TABLES: dict[str, Any] = {
     "ingest": PlanRef(pipeline="events", sequence=1),
     "check": PlanRef(pipeline="events", sequence=1),
-    "decode": PlanRef(pipeline="events@typed", sequence=1),
+    "decode": DecodeRef(pipeline="events"),
     "upsert": MergeRef(pipeline="events", version=1),
-    "replay_preview": ReplayRef(pipeline="events@typed", reason=QuarantineReason.MALFORMED),
+    "replay_preview": DecodeRef(pipeline="events", replay=Replay()),
     "run": PlanRef(pipeline="events", sequence=1),
 }
 
@@ -332,10 +342,11 @@ def submit_job(home: Path, monkeypatch: pytest.MonkeyPatch, job: str) -> tuple[J
 def test_a_job_gets_the_connections_that_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
 ) -> None:
-    """Only a job that plans decodes needs the registry."""
+    """Only a job that decodes needs the registry."""
     home_typed_lake(tmp_path, "registry: trades, value: {format: avro}, upsert: {}")
     expected = {
         "ingest": {"AIRFLOW_CONN_KAFKA_DEFAULT"},
+        "decode": {"AIRFLOW_CONN_TRADES"},
         "replay_preview": {"AIRFLOW_CONN_TRADES"},
         "run": {"AIRFLOW_CONN_KAFKA_DEFAULT", "AIRFLOW_CONN_TRADES"},
     }

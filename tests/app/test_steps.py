@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +17,13 @@ from tidemark.app import steps
 from tidemark.app.app import App
 from tidemark.app.pipeline import Pipeline
 from tidemark.app.pipelines import Pipelines
-from tidemark.app.run import identity
+from tidemark.app.run import execute
+from tidemark.app.silver import TypedPart
 from tidemark.app.steps import STEPS, Ref
 from tidemark.bronze.ingest.errors import CommitNotFound
+from tidemark.bronze.ingest.executor import ExecutionResult
 from tidemark.cli.output import step_text
+from tidemark.core.accounting import Landing
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.logs import event_and_fields
 from tidemark.core.plan import PlanRef
@@ -41,19 +45,19 @@ class Steps:
     performed: list[str] = field(default_factory=list)
 
     def replace(self, patch: pytest.MonkeyPatch) -> None:
-        """Replace the steps of a run by these."""
-        for name in ("ingest", "check", "decode"):
+        """Replace the steps of a run, and the execution of a typed plan, by these."""
+        for name in ("ingest", "check"):
             patch.setitem(STEPS, name, replace(STEPS[name], take=getattr(self, name)))
+        patch.setattr(TypedPart, "execute", lambda _, sequence: self.decode(sequence))
 
     def ingest(self, _: Pipeline, plan: PlanRef) -> dict[str, Any]:
         self._perform(f"ingest {plan.sequence}")
         self.lake.bronze.ingest.execute(plan.sequence)
         return {"wrote": True, "records": 1}
 
-    def decode(self, _: Pipeline, plan: PlanRef) -> dict[str, Any]:
-        self._perform(f"decode {plan.sequence}")
-        self.lake.ingest.execute(plan.sequence)
-        return {"wrote": True, "records": 1, "quarantined": 0}
+    def decode(self, sequence: int) -> ExecutionResult:
+        self._perform(f"decode {sequence}")
+        return self.lake.ingest.execute(sequence)
 
     def check(self, _: Pipeline, plan: PlanRef) -> dict[str, Any]:
         self._perform(f"check {plan.sequence}")
@@ -112,14 +116,15 @@ def test_a_landed_plan_is_checked_and_decoded(
     assert (done, code) == (["check 1", "decode 1"], ExitCode.OK)
     assert [(step["step"], step["plan"]) for step in results] == [
         ("check", 1),
-        ("decode", 1),
+        ("decode", None),
         ("publish", 1),
     ]
+    assert (results[1]["plans"], results[1]["records"], results[1]["wrote"]) == ([1], 1, True)
     logged = [event_and_fields(each) for each in caplog.records if each.name == steps.__name__]
     assert [(event, fields["pipeline"], fields["step"]) for event, fields in logged] == [
         ("step ended", "events", step["step"]) for step in results
     ]
-    assert [fields["plan"] for _, fields in logged] == [1, 1, 1]
+    assert [fields.get("plan") for _, fields in logged] == [1, None, 1]
     after = steps.remaining_work(app.pipeline("events"))
     assert (after.to_check, after.to_decode, after.is_any) == ((1,), 0, True)
 
@@ -145,7 +150,7 @@ def test_earlier_plans_are_checked_and_decoded_after_a_failed_ingest(
     assert [(step["step"], step["plan"], step.get("error")) for step in results] == [
         ("ingest", 2, "KafkaUnavailable"),
         ("check", 1, None),
-        ("decode", 1, None),
+        ("decode", None, None),
     ]
 
 
@@ -212,36 +217,72 @@ def test_a_failed_check_or_decode_sets_the_exit_code_and_stops_nothing(
 ) -> None:
     done, results, found = performed(app, lake, monkeypatch, **errors)
     assert (done, found) == (["check 1", "decode 1"], code)
-    assert [step["plan"] for step in results] == [1] * len(results)
-    assert results[-1]["step"] == "publish"
+    assert [(step["step"], step["plan"]) for step in results] == [
+        ("check", 1),
+        ("decode", None),
+        ("publish", 1),
+    ]
 
 
-def decode_in_a_run(app: App) -> list[Any]:
+def decode_in_a_run(app: App) -> Mapping[str, Any]:
     ((result, _),) = steps.complete(app, app.sessions, [PlanRef(pipeline="events", sequence=1)])
-    return [step for step in result["steps"] if step["step"] == "decode"]
+    (found,) = (step for step in result["steps"] if step["step"] == "decode")
+    return found
 
 
-def decode_by_jobs(app: App) -> list[Any]:
-    def run(_: str, plans: Sequence[Ref]) -> JobRun:
-        results = [{**identity(plan), "wrote": False} for plan in plans]
-        return JobRun(exit_code=ExitCode.OK, results=results)
+def decode_by_a_job(app: App) -> Mapping[str, Any]:
+    def run(job: str, refs: Sequence[Ref]) -> JobRun:
+        results, code = execute(app, job, refs, nullcontext(app.sessions))
+        return JobRun(exit_code=code, results=results)
 
     pipelines = Pipelines(app=app, names=["events@typed"], run=run, progress=print)
-    return pipelines.decode().records
+    (found,) = pipelines.decode().records
+    return found
 
 
-@pytest.mark.parametrize("decode", [decode_in_a_run, decode_by_jobs])
+DECODES = pytest.mark.parametrize("decode", [decode_in_a_run, decode_by_a_job])
+
+
+@DECODES
 def test_decoding_ends_with_an_error_if_an_executed_plan_stays_open(
     app: App,
     lake: TypedLake,
     monkeypatch: pytest.MonkeyPatch,
-    decode: Callable[[App], list[Any]],
+    decode: Callable[[App], Mapping[str, Any]],
 ) -> None:
     app.pipeline("events").publication.release(1, "test", "unchanged")
-    left_open = {"wrote": False, "records": 0, "quarantined": 0}
-    stays_open = replace(STEPS["decode"], take=lambda *_: left_open)
-    monkeypatch.setitem(STEPS, "decode", stays_open)
-    assert [each.get("error") for each in decode(app)] == [None, "CommitNotFound"]
+
+    def left_open(_: TypedPart, sequence: int) -> ExecutionResult:
+        record = lake.control.plan_record("events@typed", sequence)
+        assert record
+        landing = Landing(sequence=sequence, table_version=0, counts=())
+        return ExecutionResult(plan=record.plan, landing=landing, wrote=False)
+
+    monkeypatch.setattr(TypedPart, "execute", left_open)
+    result = decode(app)
+    assert (result["plans"], result["error"]) == ([1], "CommitNotFound")
+
+
+@DECODES
+def test_a_decode_that_fails_keeps_the_plans_before_it(
+    app: App,
+    lake: TypedLake,
+    monkeypatch: pytest.MonkeyPatch,
+    decode: Callable[[App], Mapping[str, Any]],
+) -> None:
+    """The next decode first executes the open plan."""
+    spec = Path(app.environ["TIDEMARK_PIPELINES"]) / "events.yaml"
+    spec.write_text(f"{spec.read_text()}limits: {{records_per_chunk: 2}}\n")
+    lake.land_values([b"b", b"c", b"d", b"e"])
+    fake = Steps(lake, {"decode 2": UNAVAILABLE})
+    fake.replace(monkeypatch)
+    stopped = decode(app)
+    assert (stopped["plans"], stopped["records"]) == ([1], 2)
+    assert (stopped["error"], stopped["retryable"]) == ("KafkaUnavailable", True)
+    fake.errors = {}
+    done = decode(app)
+    assert (done["plans"], done["records"], done.get("error")) == ([2, 3], 3, None)
+    lake.check()
 
 
 def test_an_error_outside_the_work_of_a_step_is_reported(

@@ -15,6 +15,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
+import typer
 from deltalake import DeltaTable
 
 from tests.conftest import TopicFactory
@@ -36,6 +37,7 @@ from tidemark.core.errors import ExitCode
 from tidemark.delta.table_io import query_rows
 from tidemark.local.broker import BrokerStatus
 from tidemark.local.samples import SAMPLES
+from tidemark.silver.typed.errors import NoLongerPublished
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.e2e]
 
@@ -196,7 +198,7 @@ def test_a_drafted_schema_decodes_the_records_of_its_sample(
     waiting = tidemark("decode", "events")
     assert "waits for the check of plan 1: 200 landed offsets: tidemark check" in waiting.out
     assert tidemark("check", "events").code == ExitCode.OK
-    (done,) = [each for each in tidemark("decode", "events", "--json").json if "records" in each]
+    (done,) = tidemark("decode", "events", "--json").json
     assert (done["records"], done["quarantined"]) == (200, 0)
     rows = pa.table(DeltaTable(tmp_path / "lakehouse" / "silver" / "events").scan()).to_pylist()
     for row in rows:
@@ -219,10 +221,9 @@ def test_records_are_decoded_or_quarantined_and_replayed_after_a_fix(
     monkeypatch.setenv(_KAFKA, kafka_connection("127.0.0.1:1"))
     waiting = tidemark("decode", "events", "--dry-run", "--json").json
     assert waiting[0]["missing"] > 60
-    done = tidemark("decode", "events", "--json").json
+    (done,) = tidemark("decode", "events", "--json").json
     decoded, quarantined = pipeline.check(rule="small")
-    assert [each.get("outcome") for each in done] == [None, "nothing to do"]
-    assert (done[0]["records"], done[0]["quarantined"]) == (decoded + quarantined, quarantined)
+    assert (done["records"], done["quarantined"]) == (decoded + quarantined, quarantined)
     assert tidemark("verify", "events@typed").code == ExitCode.OK
     assert (
         f"{quarantined:,} records of events in quarantine"
@@ -344,9 +345,9 @@ def test_s27_avro_records_are_decoded_with_the_schemas_of_a_registry(
         stopped = tidemark("decode", "events", "--json")
     assert stopped.code == ExitCode.REFUSED
     assert "s3cret" not in stopped.out + stopped.err
-    done, conflict = stopped.json
-    assert (done["records"], done["quarantined"], conflict["error"]) == (17, 1, "SchemaConflict")
-    assert "value.n is long in the table, not string" in str(conflict)
+    (done,) = stopped.json
+    assert (done["records"], done["quarantined"], done["error"]) == (17, 1, "SchemaConflict")
+    assert "value.n is long in the table, not string" in done["problem"]
     spec.write_text(f"{head}{decode}  quarantine: {{schemas: [{other}]}}\n")
     # The registry no longer answers.
     assert tidemark("decode", "events").code == ExitCode.OK
@@ -424,13 +425,13 @@ def test_protobuf_records_are_decoded_by_separate_processes(
 
 def test_unnamed_fields_are_counted_and_named(capsys: pytest.CaptureFixture[str]) -> None:
     """Long lists of names end with `more`. Without such records, nothing is shown."""
-    plan = {"pipeline": "events", "plan": 1, "wrote": True, "records": 3, "quarantined": 0}
+    done = {"pipeline": "events", "plans": [1], "wrote": True, "records": 3, "quarantined": 0}
     found = [
         {"records": 0, "names": {}, "more": False},
         {"records": 2, "names": {"venue": 2, "a'b": 1}, "more": True},
         {"records": 1200, "names": {}, "more": False},
     ]
-    outcomes = Outcomes(records=[{**plan, "unnamed_fields": each} for each in found])
+    outcomes = Outcomes(records=[{**done, "unnamed_fields": each} for each in found])
     print_outcomes(outcomes, as_json=False)
     shown = [line.split("quarantined", 1)[1] for line in capsys.readouterr().out.splitlines()]
     assert shown == [
@@ -438,6 +439,19 @@ def test_unnamed_fields_are_counted_and_named(capsys: pytest.CaptureFixture[str]
         "; 2 with unnamed fields: 'venue' (2), \"a'b\" (1), more",
         "; 1,200 with unnamed fields",
     ]
+
+
+def test_a_decode_that_fails_shows_the_records_before_the_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    done = {"pipeline": "events", "plans": [1, 2], "wrote": True, "records": 3, "quarantined": 1}
+    failed = NoLongerPublished(pipeline="events@typed", sequence=3, offsets=1, origin="events")
+    outcomes = Outcomes(records=[{**done, **failed.as_record()}], codes=[failed.exit_code])
+    with pytest.raises(typer.Exit):
+        print_outcomes(outcomes, as_json=False)
+    shown = capsys.readouterr()
+    assert shown.out == "events: 2 records decoded, 1 quarantined\n"
+    assert "events: NoLongerPublished: 1 offset of plan 3" in shown.err
 
 
 @pytest.mark.faults

@@ -24,10 +24,10 @@ from tidemark.app.app import App
 from tidemark.bronze.ingest.planner import PlanOutcome
 from tidemark.cli import engine as cli_engine
 from tidemark.core.errors import ExitCode
-from tidemark.core.plan import PlanRef
 from tidemark.silver.typed.schema_table import DeltaSchemaStore
 from tidemark.spark.engine import Engine, JobRun
 from tidemark.spec.decode import RegisteredSchema
+from tidemark.spec.ref import DecodeRef
 
 _SECRET = "s3cret"
 _TRADE = {"type": "record", "name": "Trade", "fields": [{"name": "n", "type": "int"}]}
@@ -117,11 +117,11 @@ def test_plans_with_stored_schemas_need_no_registry(
         _: App,
         engine: Engine,
         job: str,
-        plans: Sequence[PlanRef],
+        refs: Sequence[DecodeRef],
         print_line: Callable[[str], None],
         show_tasks: object,
     ) -> JobRun:
-        submitted.extend(map(str, plans))
+        submitted.extend(map(str, refs))
         return JobRun(exit_code=ExitCode.TRANSIENT, results=None)
 
     monkeypatch.setattr(cli_engine, "run", run)
@@ -131,7 +131,8 @@ def test_plans_with_stored_schemas_need_no_registry(
     offline("decode", "events")
     App.from_environment().table("events@typed").repair.abandon(1, "ops", "a test")
     offline("decode", "events")
-    assert submitted == ["events@typed=1", "events@typed=1", "events@typed=2"]
+    assert submitted == ["events"] * 3
+    assert list(lake.control.ledger("events@typed").plans) == [1, 2]
     App.from_environment().table("events@typed").repair.abandon(2, "ops", "a test")
     with monkeypatch.context() as undefined:
         for variable in connection_environ({}, "trades"):

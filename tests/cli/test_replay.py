@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from tests.support.commands import Command
-from tests.support.typed_lake import TypedLake, home_typed_lake
+from tests.support.typed_lake import TypedLake, decode_with_files, home_typed_lake
 from tidemark.app.adapters import Adapters
 from tidemark.app.app import App
+from tidemark.app.run import execute
 from tidemark.cli import engine as cli_engine
 from tidemark.core.errors import ExitCode
 from tidemark.core.payload_text import MAX_SHOWN_BYTES
-from tidemark.core.plan import PlanRef
-from tidemark.silver.typed.replay_preview import chosen, preview
+from tidemark.silver.typed.replay_preview import preview
 from tidemark.spark.engine import Engine, JobRun
-from tidemark.spec.ref import ReplayRef
+from tidemark.spec.ref import DecodeRef, Replay
 
 pytestmark = pytest.mark.slow
 
@@ -28,30 +29,23 @@ pytestmark = pytest.mark.slow
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TypedLake:
     """A lake whose jobs run in this process."""
     lake = home_typed_lake(tmp_path)
+    decode_with_files(lake, monkeypatch.setattr)
 
     def run(
         app: App,
         engine: Engine,
         job: str,
-        plans: Sequence[PlanRef | ReplayRef],
+        refs: Sequence[DecodeRef],
         print_line: Callable[[str], None],
         show_tasks: object,
     ) -> JobRun:
-        (plan,) = plans
-        if isinstance(plan, ReplayRef):
-            records = chosen(lake.quarantine.records(), plan.partition, plan.reason)
+        if job == "replay_preview":
+            (ref,) = refs
+            records = app.pipeline(ref.pipeline).typed.replayed(ref.replay or Replay())
             draft = preview(records, lake.decoding, lake.sink).as_record()
-            return JobRun(exit_code=ExitCode.OK, results=[{"pipeline": plan.pipeline, **draft}])
-        assert plan.sequence < 10, "endless replay"
-        landing = lake.ingest.execute(plan.sequence).landing
-        result = {
-            "pipeline": plan.pipeline,
-            "plan": plan.sequence,
-            "wrote": True,
-            "records": landing.records,
-            "quarantined": app.pipeline_of(plan.pipeline).typed.quarantined(plan.sequence),
-        }
-        return JobRun(exit_code=ExitCode.OK, results=[result])
+            return JobRun(exit_code=ExitCode.OK, results=[{"pipeline": ref.pipeline, **draft}])
+        results, code = execute(app, job, refs, nullcontext(app.sessions))
+        return JobRun(exit_code=code, results=results)
 
     monkeypatch.setattr(cli_engine, "run", run)
     return lake
@@ -69,9 +63,8 @@ def test_one_partition_is_replayed_and_the_others_stay_open(
     lake.broken = ()
     only = ("quarantine", "replay", "events", "--partition", "1")
     assert "1 record would be replayed: 1 decoded" in offline(*only, "--dry-run").out
-    done, nothing = offline(*only, "--json").json
+    (done,) = offline(*only, "--json").json
     assert (done["records"], done["quarantined"]) == (1, 0)
-    assert nothing["outcome"] == "nothing to do"
     assert lake.quarantined() == [(0, 1)]
     lake.check()
 
@@ -85,8 +78,9 @@ def test_a_large_replay_is_split_into_several_plans(
     lake.broken = {0, 2, 4, 6, 7}
     offline("decode", "events")
     lake.broken = {2}
-    *plans, nothing = offline("quarantine", "replay", "events", "--json").json
-    assert [(each["records"], each["quarantined"]) for each in plans] == [(2, 1), (2, 0), (1, 0)]
+    (done,) = offline("quarantine", "replay", "events", "--json").json
+    assert (len(done["plans"]), done["records"], done["quarantined"]) == (3, 5, 1)
+    (nothing,) = offline("quarantine", "replay", "events", "--partition", "1", "--json").json
     assert nothing["outcome"] == "nothing to do"
     assert lake.quarantined() == [(0, 2)]
     lake.check()
@@ -126,8 +120,8 @@ def test_the_content_of_chosen_records_is_shown_up_to_a_limit_with_visible_chara
     lake.land_values([b"elsewhere", b"secret"], 1)
     lake.broken, lake.broken_in = {1, 2, 3}, (0, 1)
     decoded = offline("decode", "events")
-    assert "events@typed: typed plan 1 (new): " in decoded.err
-    assert "events@typed: typed plan 1: " in decoded.out
+    assert "events: records are left to decode" in decoded.err
+    assert "events: 2 records decoded, 4 quarantined" in decoded.out
     listing = ("quarantine", "list", "events")
     assert "elsewhere" not in offline(*listing).out
     assert "secret" not in offline(*listing, "--json").out + offline(*listing).out

@@ -58,11 +58,11 @@ def test_decode_reports_offsets_that_wait_for_a_check(tmp_path: Path, unconnecte
     lake.land_values([b"a", b"b"])
     shown = unconnected("decode", "events", "--master", "local").out
     check = "tidemark check events --plan 1"
-    assert shown == f"events@typed waits for the check of plan 1: 2 landed offsets: {check}\n"
+    assert shown == f"events waits for the check of plan 1: 2 landed offsets: {check}\n"
     lake.land_values([b"c"])
     shown = unconnected("decode", "events", "--master", "local").out
     assert shown == (
-        f"events@typed waits for the check of plans 1, 2: 3 landed offsets: {check}, "
+        f"events waits for the check of plans 1, 2: 3 landed offsets: {check}, "
         "or tidemark run events for all 2 plans\n"
     )
     publication = App.from_environment().pipeline("events").publication

@@ -93,7 +93,7 @@ def undo(site: Site, name: str, random: Random) -> object:
 
 
 def decode(site: Site, name: str, random: Random) -> object:
-    planned = site.app.pipeline("events").typed.plan().plan
+    planned = site.app.pipeline("events").typed.planner.plan().plan
     return planned and site.app.table("events@typed").execute(planned.sequence).landing
 
 

@@ -24,6 +24,7 @@ from tests.support.transactions import Record, produce_records
 from tests.support.waiting import wait_until
 from tidemark.core.plan import Plan
 from tidemark.local.broker import BrokerStatus
+from tidemark.spec.ref import DecodeRef, MergeRef
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,15 +86,14 @@ def rows(site: Site, target: str) -> list[dict[str, Any]]:
 
 
 def plan_decoding(site: Site) -> Plan:
-    plan = site.app.pipeline("events").typed.plan().plan
+    plan = site.app.pipeline("events").typed.planner.plan().plan
     assert plan is not None
     return plan
 
 
 def decode(site: Site) -> None:
     """Decode all remaining rows in this process."""
-    while site.app.pipeline("events").typed.decode() is not None:
-        pass
+    site.app.pipeline("events").typed.decode()
 
 
 def assert_settled(table_judge: TableJudge, site: Site) -> None:
@@ -132,7 +132,7 @@ def test_i2_a_killed_decode_leaves_one_plan(table_judge: TableJudge, site: Site,
 @pytest.mark.parametrize("at", points("sink.write:1", "table.append:1", "control.append:1"))
 def test_i1_i4_a_killed_decoder_decodes_once(table_judge: TableJudge, site: Site, at: str) -> None:
     plan = plan_decoding(site)
-    driver = site.driver("ingest", plan.sequence, pipeline="events@typed")
+    driver = site.driver("decode", DecodeRef(pipeline="events"))
     site.crash(driver, at)
     site.run(driver)
     assert_settled(table_judge, site)
@@ -145,7 +145,7 @@ def test_two_concurrent_decoders_of_one_plan_land_it_once(
 ) -> None:
     """I4. The first is stopped after it has written its files."""
     plan = plan_decoding(site)
-    driver = site.driver("ingest", plan.sequence, pipeline="events@typed")
+    driver = site.driver("decode", DecodeRef(pipeline="events"))
     typed = Path(site.app.layout.data_table("silver/events"))
     with site.started(driver) as first:
         wait_until(lambda: list(typed.glob("*/*.parquet")))
@@ -210,7 +210,7 @@ def test_a_killed_merge_is_completed_once_when_repeated(
     decode(site)
     merge = site.app.pipeline("events").upsert.planner.next()
     assert merge is not None
-    site.crash(site.driver("upsert", merge.version, pipeline="events"), at)
+    site.crash(site.driver("upsert", MergeRef(pipeline="events", version=merge.version)), at)
     again = site.run(site.tidemark("upsert", "events", "--master=local[2]"))
     assert ("nothing to do" in again.printed) == ("after" in at)
     assert site.app.pipeline("events").upsert.planner.next() is None

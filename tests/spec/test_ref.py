@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from tidemark.spec.decode import QuarantineReason
-from tidemark.spec.ref import ReplayRef, plan_text
+from tidemark.spec.ref import DecodeRef, Replay, plan_text
 
 
-def test_the_text_of_a_replay_names_its_records() -> None:
+def test_the_text_of_a_decode_names_the_replayed_records() -> None:
+    broken = Replay(partition=0, reason=QuarantineReason.RULE_BROKEN)
     texts = {
-        "prices@typed=*/*": ReplayRef(pipeline="prices@typed"),
-        "prices@typed=0/rule_broken": ReplayRef(
-            pipeline="prices@typed", partition=0, reason=QuarantineReason.RULE_BROKEN
-        ),
+        "prices": DecodeRef(pipeline="prices"),
+        "prices=*/*": DecodeRef(pipeline="prices", replay=Replay()),
+        "prices=0/rule_broken": DecodeRef(pipeline="prices", replay=broken),
     }
     assert {str(each): each for each in texts.values()} == texts
-    assert [ReplayRef.parse(text) for text in texts] == list(texts.values())
-    for wrong in ("prices", "prices@typed=1", "=*/*", "prices@typed=-1/*", "prices@typed=*/odd"):
+    assert [DecodeRef.parse(text) for text in texts] == list(texts.values())
+    for wrong in ("", "prices=", "prices=1", "=*/*", "prices=-1/*", "prices=*/odd"):
         with pytest.raises(ValueError, match=r"PIPELINE=PARTITION/REASON|odd"):
-            ReplayRef.parse(wrong)
+            DecodeRef.parse(wrong)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,8 @@ from tidemark.app.connections import connection_variable, kafka_connection
 from tidemark.core.plan import PlanRef
 from tidemark.local.failpoints import PORTS, VARIABLE, kill_message
 from tidemark.spark.settings import local_settings
-from tidemark.spark.submit import conf_arguments, plan_arguments, search_path
+from tidemark.spark.submit import conf_arguments, job_arguments, search_path
+from tidemark.spec.ref import DecodeRef, MergeRef
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -190,10 +191,16 @@ class Site:
         return [str(Path(sys.executable).parent / "tidemark"), *arguments]
 
     def driver(
-        self, job: str, plan: int, master: str = "local[2]", pipeline: str = "events"
+        self, job: str, plan: int | MergeRef | DecodeRef, master: str = "local[2]"
     ) -> list[str]:
-        """Return the command line of a job's driver, as Airflow's operator runs it."""
-        ref = PlanRef(pipeline=pipeline, sequence=plan)
+        """Return the command line of a job's driver, as Airflow's operator runs it.
+
+        Args:
+            job: One of `JOBS`.
+            plan: The number of a plan, or a merge or a decode.
+            master: Spark master URL.
+        """
+        ref = PlanRef(pipeline="events", sequence=plan) if isinstance(plan, int) else plan
         settings = self.app.engines.submit_settings(
             self.app.spec("events"), steps.offsets_of(self.app, [ref])
         )
@@ -201,7 +208,7 @@ class Site:
             "spark-submit",
             *("--master", master),
             *conf_arguments({**settings, **local_settings(master)}),
-            *(str(PROJECT / "jobs" / f"{job}.py"), *plan_arguments([ref])),
+            *(str(PROJECT / "jobs" / f"{job}.py"), *job_arguments([ref])),
         ]
 
     @contextmanager

@@ -9,16 +9,16 @@ import json
 import os
 import sys
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from tests.support.typed_lake import TypedLake
+from tests.support.typed_lake import TypedLake, decode_with_files
+from tidemark.app import run
 from tidemark.app.app import App
-from tidemark.core.plan import PlanRef
 from tidemark.spark.submit import RESULT_MARKER
+from tidemark.spec.ref import MergeRef
 from tidemark.spec.upsert import MergePlan
 
 
@@ -40,24 +40,20 @@ class NoRows:
 
 
 def main() -> None:
-    """Execute each plan, and print the results as a job does."""
+    """Run a job, and print its results as the job does."""
+    (script,) = (n for n, word in enumerate(sys.argv) if word.endswith(".py") and n)
+    job, arguments = Path(sys.argv[script]).stem, sys.argv[script + 1 :]
+    if job == "decode":
+        broken = {int(each) for each in os.environ.get("BROKEN", "").split()}
+        decode_with_files(TypedLake(Path(os.environ["TIDEMARK_HOME"]) / "lakehouse", broken=broken))
+        sys.exit(run.main(job, "", arguments))
     results = []
-    for word, text in pairwise(sys.argv):
-        if word != "--plan":
-            continue
-        plan = PlanRef.parse(text)
-        if any(Path(each).name == "upsert.py" for each in sys.argv):
-            uri = Path(os.environ["TIDEMARK_HOME"]) / "lakehouse/silver/events_latest"
-            merge = (
-                App.from_environment().pipeline(plan.pipeline).upsert.planner.execute(NoRows(uri))
-            )
-            assert merge is not None
-            results.append({"pipeline": plan.pipeline, **merge.as_record()})
-        else:
-            broken = {int(each) for each in os.environ.get("BROKEN", "").split()}
-            lake = TypedLake(Path(os.environ["TIDEMARK_HOME"]) / "lakehouse", broken=broken)
-            lake.ingest.execute(plan.sequence)
-            results.append({"pipeline": plan.pipeline, "plan": plan.sequence, "wrote": True})
+    for text in arguments[1::2]:
+        uri = Path(os.environ["TIDEMARK_HOME"]) / "lakehouse/silver/events_latest"
+        pipeline = App.from_environment().pipeline(MergeRef.parse(text).pipeline)
+        merge = pipeline.upsert.planner.execute(NoRows(uri))
+        assert merge is not None
+        results.append({"pipeline": pipeline.name, **merge.as_record()})
     sys.stdout.write(f"{RESULT_MARKER}{json.dumps(results)}\n")
 
 

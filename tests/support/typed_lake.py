@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from deltalake import DeltaTable, Schema
 from tests.support import services
 from tests.support.file_lake import FileLake, Headers
 from tests.support.services import NOW, PortAdapters, PortTyped, Services
+from tidemark.app.silver import TypedPart
 from tidemark.bronze.ingest.landed_log import LandedLog
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.following import Batch
@@ -37,6 +38,7 @@ from tidemark.silver.typed.schemas import SchemaRegistry, SchemaResolver
 from tidemark.silver.typed.state import TypedState
 from tidemark.silver.typed.tables import TypedTables
 from tidemark.spark import parquet
+from tidemark.spark.sessions import ApplicationSessions
 from tidemark.spec.decode import REST, DecodeSpec, Format, Part, PayloadSpec, QuarantineReason
 from tidemark.spec.fields import FieldType
 from tidemark.spec.flattening import TOMBSTONE, column_name
@@ -44,6 +46,8 @@ from tidemark.spec.model import PipelineSpec
 
 if TYPE_CHECKING:
     from tidemark.silver.typed.spark_decoder import DecodeRequest
+
+Patch: TypeAlias = Callable[[type, str, Callable[..., Any]], None]
 
 
 @dataclass
@@ -363,3 +367,9 @@ def home_typed_lake(home: Path, decode: str = "value: {format: string}") -> Type
         f"{spec}decode: {{publish: always, {decode}}}\n"
     )
     return TypedLake(home / "lakehouse")
+
+
+def decode_with_files(lake: TypedLake, patch: Patch = setattr) -> None:
+    """Let the decodes of this process write files as `lake` does, without Spark."""
+    patch(TypedPart, "_sink", lambda _: lake.sink)
+    patch(ApplicationSessions, "plans_at_once", lambda _: 1)

@@ -15,9 +15,10 @@ from airflow.sdk.observability import stats
 
 from tidemark.app.pipelines import Outcomes
 from tidemark.core.errors import TidemarkError
+from tidemark.spec.ref import PipelineKind, PipelineRef
 
 COUNTERS = {"records": "tidemark.landed.records", "quarantined": "tidemark.quarantined.records"}
-"""Counters of a landed plan, by the value of its result."""
+"""Counters of landed records, by the value of a result."""
 ERRORS = "tidemark.errors"
 JOB_DURATION = "tidemark.job.duration"
 
@@ -26,9 +27,11 @@ def count_landed(outcomes: Outcomes) -> None:
     """Count the records of the plans that this task has landed, not those that landed before."""
     for record in outcomes.records:
         if record.get("wrote"):
+            kind = PipelineKind.TYPED if "plans" in record else PipelineKind.LIVE
+            table = str(PipelineRef(record["pipeline"]).of_kind(kind))
             for value, name in COUNTERS.items():
                 if value in record:
-                    stats.incr(name, record[value], tags={"pipeline": record["pipeline"]})
+                    stats.incr(name, record[value], tags={"pipeline": table})
 
 
 def count_errors(outcomes: Outcomes) -> None:

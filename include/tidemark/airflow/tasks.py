@@ -244,7 +244,7 @@ def check_run(
 
 
 def decode_run(spark: JobOperator, pipelines: Sequence[str]) -> Outcomes:
-    """Decode published records of this and earlier runs, plan by plan, until none are left."""
+    """Decode published records of this and earlier runs until none are left."""
     return spark.on(*_tables(pipelines, PipelineKind.TYPED)).decode()
 
 

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from tidemark.app.app import App
 from tidemark.app.run import applications, identity
-from tidemark.app.steps import NewDecodePlans, Ref, Result, outcome
+from tidemark.app.steps import Ref, Result, outcome
 from tidemark.bronze.ingest.ledgers import recorded_plan
 from tidemark.bronze.ingest.planner import PlanOutcome, PlanResult
 from tidemark.core.errors import ExitCode, TerminalError, TidemarkError
-from tidemark.core.offsets import SpanSet
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plan import Plan, PlanRef
 from tidemark.core.texts import counted
 from tidemark.spark.engine import JobRun
 from tidemark.spark.errors import EngineStopped
-from tidemark.spec.ref import MergeRef, PipelineRef, plan_text
+from tidemark.spec.ref import DecodeRef, MergeRef, PipelineRef, Replay
 
 if TYPE_CHECKING:
     from tidemark.app.pipeline import Pipeline
@@ -123,19 +122,17 @@ def plan_each(
     names: Sequence[str],
     next_plan: Callable[[Pipeline], PlanResult],
     progress: Callable[[str], None],
-    find: Callable[[App, str], Pipeline] = App.pipeline,
 ) -> Planned:
     """Record the next plan of each pipeline, or find its recorded one. Starts no Spark.
 
     Args:
         app: Tidemark.
-        names: The pipelines or their tables, as for `for_each`.
+        names: The pipelines.
         next_plan: Plans one pipeline.
         progress: Called with a line for each plan.
-        find: As for `for_each`.
     """
     plans, outcomes = [], Outcomes()
-    for name, result in for_each(app, names, next_plan, find).items():
+    for name, result in for_each(app, names, next_plan).items():
         if isinstance(result, TidemarkError):
             outcomes.add(name, result)
         elif result.plan is None:
@@ -143,7 +140,7 @@ def plan_each(
         else:
             plan = result.plan
             size = counted(plan.size, "offset")
-            progress(f"{name}: {plan_text(name, plan.sequence)} ({result.outcome}): {size}")
+            progress(f"{name}: plan {plan.sequence} ({result.outcome}): {size}")
             plans.append(plan)
     return plans, outcomes
 
@@ -189,7 +186,7 @@ class Pipelines:
     Attributes:
         app: Tidemark.
         names: The pipelines, as texts of `PipelineRef`.
-        run: Runs a job for some plans or merges of pipelines with the same Spark settings.
+        run: Runs a job for plans, merges or decodes of pipelines with the same Spark settings.
         progress: Called with each line about progress.
     """
 
@@ -199,7 +196,7 @@ class Pipelines:
     progress: Callable[[str], None]
 
     def execute(self, job: str, refs: Sequence[Ref]) -> Outcomes:
-        """Run a job for plans or merges of different pipelines, and wait for it.
+        """Run a job for plans, merges or decodes of different pipelines, and wait for it.
 
         Those of pipelines with the same Spark settings share an application. A job that ends with
         exit code 0 without a result of a plan has failed for that plan; a retry can succeed.
@@ -223,19 +220,21 @@ class Pipelines:
             outcomes.records += [{**identity(ref), **why} for ref in without]
         return outcomes
 
-    def decode(self, replayed: Mapping[str, Mapping[int, SpanSet]] | None = None) -> Outcomes:
-        """Decode until no pipeline has records left to decode.
+    def decode(self, replay: Replay | None = None) -> Outcomes:
+        """Decode until the pipelines have no records left to decode.
 
         Args:
-            replayed: As in `NewDecodePlans`.
+            replay: Records in quarantine to decode again first; None for no replay.
         """
-        outcomes, names, new_plan = Outcomes(), self.names, NewDecodePlans(replayed)
-        while names:
-            plans, others = plan_each(self.app, names, new_plan, self.progress, App.pipeline_of)
-            outcomes.extend(others)
-            done = self.execute("decode", [plan.ref for plan in plans])
-            outcomes.extend(done)
-            names = [each["pipeline"] for each in done.records if "wrote" in each]
+        outcomes, refs = Outcomes(), []
+        found = self._for_each_origin(lambda each: each.typed.prepare_decode(replay))
+        for name, has_work in outcomes.successes(found).items():
+            if has_work:
+                self.progress(f"{name}: records are left to decode")
+                refs.append(DecodeRef(pipeline=name, replay=replay))
+            else:
+                outcomes.add(name, {"outcome": PlanOutcome.NOTHING.value})
+        outcomes.extend(self.execute("decode", refs))
         return outcomes
 
     def land_chunk(
@@ -281,17 +280,19 @@ class Pipelines:
     def upsert(self) -> Outcomes:
         """Merge the missing records into the upsert table of each pipeline."""
         outcomes, refs = Outcomes(), []
-        found = for_each(
-            self.app, self.names, lambda each: each.upsert.planner.next(), App.pipeline_of
-        )
-        origins = {PipelineRef.parse(name).name: each for name, each in found.items()}
-        for origin, merge in outcomes.successes(origins).items():
+        found = self._for_each_origin(lambda each: each.upsert.planner.next())
+        for origin, merge in outcomes.successes(found).items():
             if merge is None:
                 outcomes.add(origin, {"outcome": PlanOutcome.NOTHING.value})
             else:
                 refs.append(MergeRef(pipeline=origin, version=merge.version))
         outcomes.extend(self.execute("upsert", refs))
         return outcomes
+
+    def _for_each_origin(self, use_case: Callable[[Pipeline], T]) -> dict[str, T | TidemarkError]:
+        """Return the result or the error of a use case by pipeline; `names` may name its tables."""
+        found = for_each(self.app, self.names, use_case, App.pipeline_of)
+        return {PipelineRef.parse(name).name: each for name, each in found.items()}
 
 
 def _has_result(ref: Ref, results: Iterable[Result]) -> bool:

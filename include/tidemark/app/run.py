@@ -1,9 +1,9 @@
 """Jobs: Spark work for several plans at once, on either engine.
 
 A job receives the pipelines and the numbers of its plans, never their ranges. It reads the plans
-from the control table. The engine decides where the job runs. spark-submit starts a new process,
-whose entry point in jobs/ calls `main`. On a Spark Connect server the job runs in this process and
-starts no JVM.
+from the control table. A decode receives the pipelines only. The engine decides where the job runs.
+spark-submit starts a new process, whose entry point in jobs/ calls `main`. On a Spark Connect
+server the job runs in this process and starts no JVM.
 """
 
 from __future__ import annotations
@@ -34,8 +34,15 @@ from tidemark.core.logs import LogFormat, configure_logging
 from tidemark.core.plan import PlanRef
 from tidemark.spark.engine import Engine, JobRun, Server, ShowTasks, Stop, without_secrets
 from tidemark.spark.sessions import Sessions, disable_value_logging
-from tidemark.spark.submit import RESULT_MARKER, application_name, plan_arguments, submit
+from tidemark.spark.submit import (
+    RESULT_MARKER,
+    application_name,
+    job_arguments,
+    option_of,
+    submit,
+)
 from tidemark.spec.layout import LOG_FOLDER
+from tidemark.spec.ref import DecodeRef
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +78,7 @@ def run(
         return _on_server(app, engine, job, plans, stop, show_tasks)
     return submit(
         app.layout.jobs / f"{job}.py",
-        plan_arguments(plans),
+        job_arguments(plans),
         name=application_name(job, plans),
         engine=engine,
         settings=app.engines.submit_settings(
@@ -135,7 +142,7 @@ def execute(
 
 
 def identity(ref: AnyRef) -> Result:
-    """Return the values that identify a plan or a merge in results."""
+    """Return the values that identify a plan, a merge or a decode in results."""
     number = {"plan": ref.sequence} if isinstance(ref, PlanRef) else {}
     return {"pipeline": ref.pipeline, **number}
 
@@ -164,11 +171,10 @@ def _offsets(app: App, job: str, plans: Sequence[Ref]) -> int | None:
 def _connection_variables(app: App, job: str, plans: Sequence[Ref]) -> dict[str, str]:
     """Return the connections that a job needs as environment variables, with secrets.
 
-    The result omits undefined connections: the job refuses the plans that need them. It omits the
-    Kafka connections of typed tables, which are decoded without Kafka.
+    The result omits undefined connections: the job refuses the plans that need them.
     """
     step, specs = JOBS[job], [app.spec(plan.pipeline) for plan in plans]
-    needed = [spec.connection for spec in specs if step.reads_kafka and spec.reads_kafka]
+    needed = [spec.connection for spec in specs if step.reads_kafka]
     decoded = [spec.decode for spec in specs if step.reads_registry and spec.decode]
     needed += [decode.registry for decode in decoded if decode.framed_parts]
     return app.connections.variables(needed)
@@ -230,9 +236,12 @@ def _prefer_installed_pyspark() -> None:
 
 
 def _parse(job: str, description: str, argv: Sequence[str] | None) -> tuple[Any, ...]:
+    kind = JOBS[job].kind
+    option, form = option_of(kind), "PIPELINE" if kind is DecodeRef else "PIPELINE=NUMBER"
+
     def parse(text: str) -> Any:
         try:
-            return JOBS[job].parse(text)
+            return kind.parse(text)
         except ValueError as wrong:
             raise argparse.ArgumentTypeError(f"expected {wrong}") from None
 
@@ -242,11 +251,12 @@ def _parse(job: str, description: str, argv: Sequence[str] | None) -> tuple[Any,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--plan",
+        option,
+        dest="refs",
         required=True,
         action="append",
         type=parse,
-        metavar="PIPELINE=NUMBER",
-        help="a recorded plan; repeat it for several",
+        metavar=form,
+        help="repeat it for several",
     )
-    return tuple(parser.parse_args(argv).plan)
+    return tuple(parser.parse_args(argv).refs)

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 from tidemark.app.repair import RepairPart
 from tidemark.app.tables import BronzePart, PlannedTable
-from tidemark.bronze.ingest.executor import ExecutionResult
-from tidemark.bronze.ingest.planner import PlanResult
 from tidemark.bronze.ingest.ports import Ports
 from tidemark.bronze.ingest.protocols import PlanSource, Sink
 from tidemark.core.offsets import intersection_by_partition, size_of
@@ -19,6 +17,7 @@ from tidemark.core.publication import PublishRule
 from tidemark.core.record import LogRecord
 from tidemark.silver.typed.clearing import ClearedTable, TypedClearing
 from tidemark.silver.typed.decoder import DecodePlanner, HiddenOffsets
+from tidemark.silver.typed.decoding import DecodeReport, Decoding, ReplayedOffsets
 from tidemark.silver.typed.quarantine_record import QuarantinedRecord, with_bronze_rows
 from tidemark.silver.typed.schemas import (
     DraftSchemas,
@@ -29,7 +28,8 @@ from tidemark.silver.typed.schemas import (
 from tidemark.silver.typed.source import PublishedSource
 from tidemark.silver.typed.state import DecodeBacklog, TypedState
 from tidemark.silver.upsert.service import Upserts
-from tidemark.spec.decode import DecodeSpec, Part, QuarantineReason
+from tidemark.spec.decode import DecodeSpec, Part
+from tidemark.spec.ref import Replay
 from tidemark.spec.upsert import MergePlan
 
 if TYPE_CHECKING:
@@ -46,29 +46,41 @@ if TYPE_CHECKING:
 class TypedPart(PlannedTable):
     """The typed table of a pipeline, whose source is the bronze table."""
 
-    def plan(self) -> PlanResult:
-        """Plan the records to decode, and record the plan. See `DecodePlanner.plan`."""
-        return self.planner.plan()
-
-    def decode(self) -> ExecutionResult | None:
-        """Plan the records to decode, and decode them with Spark; None if none are left."""
-        plan = self.plan().plan
-        return None if plan is None else self.execute(plan.sequence)
-
-    def preview_replay(
-        self, partition: int | None = None, reason: QuarantineReason | None = None
-    ) -> ReplayPreview:
-        """Decode open records in quarantine with the current spec and Spark. Writes nothing.
+    def prepare_decode(self, replay: Replay | None = None) -> bool:
+        """Take the steps of a decode that need no Spark; return whether records are left for Spark.
 
         Args:
-            partition: Only records of this partition; None for all.
-            reason: Only records with this reason; None for all.
+            replay: Records in quarantine to decode again first; None for no replay.
+
+        Raises:
+            SchemaConflict, RegistryUnavailable and so on: The decode would raise the error.
         """
-        from tidemark.silver.typed.replay_preview import chosen, preview
+        return self._decoding.prepare(self._offsets(replay))
+
+    def decode(self, replay: Replay | None = None) -> DecodeReport:
+        """Decode with Spark until no records are left. Finishes an interrupted decode first.
+
+        Args:
+            replay: As for `prepare_decode`.
+        """
+        return DecodeReport.total(self.decode_rounds(replay))
+
+    def decode_rounds(self, replay: Replay | None = None) -> Iterator[DecodeReport]:
+        """Decode as `decode`, and yield a report about each round when it has landed."""
+        return self._decoding.run(self._offsets(replay))
+
+    def preview_replay(self, replay: Replay) -> ReplayPreview:
+        """Decode open records in quarantine with the current spec and Spark. Writes nothing."""
+        from tidemark.silver.typed.replay_preview import preview
 
         schemas = DraftSchemas(self._schema_store())
-        records = chosen(self.quarantine.records(), partition, reason)
-        return preview(records, self._planner(schemas), self._spark_decoder(schemas))
+        return preview(self.replayed(replay), self._planner(schemas), self._spark_decoder(schemas))
+
+    def replayed(self, replay: Replay) -> list[QuarantinedRecord]:
+        """Return the open records of a replay."""
+        from tidemark.silver.typed.replay_preview import chosen
+
+        return chosen(self.quarantine.records(), replay.partition, replay.reason)
 
     def clear(self, requested_by: str, reason: str, *, dry_run: bool = False) -> ClearedTable:
         """Empty the table, so that the next decode starts again from the bronze table.
@@ -115,8 +127,11 @@ class TypedPart(PlannedTable):
         typed = self.adapters.control.summary(self.name)
         return size_of(intersection_by_partition(plan.spans(), typed.landed_of(plan.topic_id)))
 
-    def unnamed_fields(self, sequence: int | None = None) -> UnnamedFields | None:
-        """Return the fields that the schema does not name, of a plan or of the newest plans.
+    def unnamed_fields(self, plans: tuple[int, int] | None = None) -> UnnamedFields | None:
+        """Return the fields that the schema does not name.
+
+        Args:
+            plans: The first and the last plan; None for the newest plans.
 
         Returns:
             None unless the spec keeps these fields. Without names if the suite masks values.
@@ -126,8 +141,7 @@ class TypedPart(PlannedTable):
         from tidemark.quality.suite import masked_payloads
         from tidemark.silver.typed.unnamed import newest_plans, read_unnamed_fields
 
-        plans: tuple[int, int] | None = None if sequence is None else (sequence, sequence)
-        if sequence is None:
+        if plans is None:
             ledger = self.adapters.control.ledger(self.name)
             plans = newest_plans(ledger, self.tables.typed().size())
         found = plans and read_unnamed_fields(self._uri, *plans)
@@ -135,6 +149,17 @@ class TypedPart(PlannedTable):
         return found.without_names() if found and is_masked else found
 
     # -- services and tables -----------------------------------------------------------------------
+
+    @property
+    def _decoding(self) -> Decoding:
+        return Decoding(
+            new_planner=lambda: self.planner, execute=self.execute, quarantined=self.quarantined
+        )
+
+    def _offsets(self, replay: Replay | None) -> ReplayedOffsets:
+        from tidemark.silver.typed.replay_preview import offsets_by_topic_id
+
+        return offsets_by_topic_id(self.replayed(replay)) if replay else {}
 
     @property
     def planner(self) -> DecodePlanner:

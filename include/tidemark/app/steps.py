@@ -18,22 +18,21 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from tidemark.app.app import App
-from tidemark.bronze.ingest.errors import CommitNotFound
 from tidemark.bronze.ingest.ledgers import recorded_plan, refuse_cancelled
 from tidemark.bronze.ingest.planner import PlanOutcome, PlanResult
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.logs import LogFields
-from tidemark.core.offsets import SpanSet, difference_by_partition
 from tidemark.core.parallel import map_in_threads, result_or_error
 from tidemark.core.plain import record_of
 from tidemark.core.plan import PlanRef
 from tidemark.core.publication import NOT_CHECKED
 from tidemark.delta.opened_tables import tables_opened_once
 from tidemark.quality.service import raise_if_failed
+from tidemark.silver.typed.decoding import DecodeReport
 from tidemark.spark.sessions import Sessions
-from tidemark.spec.layout import LOG_FOLDER
+from tidemark.spec.layout import LOG_FOLDER, Layout
 from tidemark.spec.model import PipelineSpec
-from tidemark.spec.ref import MergeRef, ReplayRef
+from tidemark.spec.ref import DecodeRef, MergeRef, Replay
 from tidemark.spec.upsert import MergePlan
 
 if TYPE_CHECKING:
@@ -43,8 +42,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AnyRef: TypeAlias = PlanRef | MergeRef | ReplayRef
-Ref = TypeVar("Ref", PlanRef, MergeRef, ReplayRef)
+AnyRef: TypeAlias = PlanRef | MergeRef | DecodeRef
+Ref = TypeVar("Ref", PlanRef, MergeRef, DecodeRef)
 
 Result: TypeAlias = Mapping[str, Any]
 """The result of one step, as plain values for `--json`."""
@@ -53,11 +52,11 @@ Outcome: TypeAlias = tuple[Result, int]
 """The result of a plan or a step, or its named error, and the exit code."""
 
 
-def outcome(result: Result | TidemarkError) -> Outcome:
+def outcome(result: Result | Outcome | TidemarkError) -> Outcome:
     """Return a result with exit code 0, or a named error as plain values with its exit code."""
     if isinstance(result, TidemarkError):
         return result.as_record(), result.exit_code
-    return result, ExitCode.OK
+    return result if isinstance(result, tuple) else (result, ExitCode.OK)
 
 
 # -- the steps -----------------------------------------------------------------------------------
@@ -84,22 +83,11 @@ def plan(
 
 
 def ingest(pipeline: Pipeline, plan: PlanRef) -> Result:
-    """Execute a plan: from Kafka into the bronze table, or from bronze into the typed table."""
-    typed = None if plan.pipeline == pipeline.name else pipeline.typed
-    execution = (typed or pipeline.bronze).execute(plan.sequence)
-    quarantined = typed.quarantined(plan.sequence) if typed else None
-    unnamed = typed.unnamed_fields(plan.sequence) if typed else None
-    if unnamed and unnamed.records:
-        log.warning(
-            "records have fields that the schema does not name pipeline=%s plan=%d records=%d "
-            "fields=%s",
-            *(plan.pipeline, plan.sequence, unnamed.records, json.dumps(list(unnamed.names))),
-        )
+    """Execute a plan: from Kafka into the bronze table."""
+    execution = pipeline.ingest(plan.sequence)
     return {
         "wrote": execution.wrote,
         "records": execution.landing.records,
-        **({} if quarantined is None else {"quarantined": quarantined}),
-        **({} if unnamed is None else {"unnamed_fields": unnamed.as_record()}),
         "table_version": execution.landing.table_version,
         "partitions": execution.landing.by_partition(),
     }
@@ -114,6 +102,37 @@ def check(pipeline: Pipeline, plan: PlanRef) -> Result:
         "checks": len(report.results),
         "data_docs": report.data_docs,
     }
+
+
+def decode(pipeline: Pipeline, ref: DecodeRef) -> Outcome | None:
+    """Decode published records until none are left; None if there were none.
+
+    An error ends the decode. The outcome then has the plans that have landed, and the error.
+    """
+    rounds: list[DecodeReport] = []
+
+    def run(_: DecodeRef) -> Result:
+        with named_failures(pipeline.adapters.layout, f"decoding {ref}"):
+            for each in pipeline.typed.decode_rounds(ref.replay):
+                rounds.append(each)
+        return _unnamed_fields(pipeline, DecodeReport.total(rounds))
+
+    found = result_or_error(ref, run)
+    done = DecodeReport.total(rounds).as_record() if rounds else {}
+    result, code = outcome(found)
+    return ({**done, **result}, code) if done or code else None
+
+
+def _unnamed_fields(pipeline: Pipeline, report: DecodeReport) -> Result:
+    """Return the fields of decoded records that the schema does not name, and log them."""
+    plans = (min(report.plans), max(report.plans)) if report.plans else None
+    unnamed = pipeline.typed.unnamed_fields(plans) if plans else None
+    if unnamed and unnamed.records:
+        log.warning(
+            "records have fields that the schema does not name pipeline=%s records=%d fields=%s",
+            *(pipeline.name, unnamed.records, json.dumps(list(unnamed.names))),
+        )
+    return {"unnamed_fields": unnamed.as_record()} if unnamed else {}
 
 
 def upsert(pipeline: Pipeline, _: MergeRef | None) -> Result | None:
@@ -137,50 +156,9 @@ def publish(pipeline: Pipeline, run: PipelineRun) -> Result | None:
     return {"published": publication.is_published, "status": status, "left": left_behind}
 
 
-def preview_replay(pipeline: Pipeline, replay: ReplayRef) -> Result:
+def preview_replay(pipeline: Pipeline, ref: DecodeRef) -> Result:
     """Decode open records in quarantine with the current spec. Writes nothing."""
-    return pipeline.typed.preview_replay(replay.partition, replay.reason).as_record()
-
-
-class NewDecodePlans:
-    """Plans the next decode of pipelines, for loops that decode until no records are left.
-
-    Raises an error instead of returning a plan twice: such a loop would not end.
-
-    Args:
-        replayed: Offsets in quarantine to decode again first, by topic id and partition.
-    """
-
-    def __init__(self, replayed: Mapping[str, Mapping[int, SpanSet]] | None = None) -> None:
-        self._replayed = dict(replayed or {})
-        self._returned: set[PlanRef] = set()
-
-    def __call__(self, pipeline: Pipeline) -> PlanResult:
-        """Return the next plan.
-
-        Raises:
-            CommitNotFound: An earlier call has returned the same plan.
-        """
-        result = self._next(pipeline)
-        if result.plan is None:
-            return result
-        plan = result.plan.ref
-        if plan in self._returned:
-            raise CommitNotFound(
-                pipeline=plan.pipeline, sequence=plan.sequence, seen="an open plan"
-            )
-        self._returned.add(plan)
-        return result
-
-    def _next(self, pipeline: Pipeline) -> PlanResult:
-        for topic_id, spans in self._replayed.items():
-            result = pipeline.typed.planner.replay(topic_id, spans)
-            if result.plan is None:
-                continue
-            if result.plan.topic_id == topic_id:
-                self._replayed[topic_id] = difference_by_partition(spans, result.plan.spans())
-            return result
-        return pipeline.typed.plan()
+    return pipeline.typed.preview_replay(ref.replay or Replay()).as_record()
 
 
 # -- the work that is left -----------------------------------------------------------------------
@@ -246,11 +224,19 @@ def _backlog(pipeline: Pipeline) -> DecodeBacklog | None:
 
 
 def offsets_of(app: App, refs: Sequence[AnyRef]) -> int | None:
-    """Return the number of offsets of some plans; None if one of them is not a recorded plan."""
-    plans = [ref for ref in refs if isinstance(ref, PlanRef)]
-    found = [app.control.plan_record(plan.pipeline, plan.sequence) for plan in plans]
-    sizes = [record.plan.size for record in found if record]
-    return sum(sizes) if len(sizes) == len(refs) else None
+    """Return the number of offsets of some plans or decodes; None if it is unknown."""
+    sizes = [_offsets_of(app, ref) for ref in refs]
+    known = [each for each in sizes if each is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+def _offsets_of(app: App, ref: AnyRef) -> int | None:
+    if isinstance(ref, PlanRef):
+        record = app.control.plan_record(ref.pipeline, ref.sequence)
+        return record.plan.size if record else None
+    backlog = _backlog(app.pipeline(ref.pipeline)) if isinstance(ref, DecodeRef) else None
+    # An open plan may replay records that are decoded already.
+    return backlog.offsets + backlog.open if backlog else None
 
 
 def offsets_of_run(app: App, plans: Sequence[AnyRef]) -> int | None:
@@ -270,11 +256,10 @@ class Step(Generic[Ref]):
     """A step of a run, or another job.
 
     Attributes:
-        take: Takes the step for a plan, merge or replay of a pipeline, and returns plain values.
-            None if there was nothing to do.
-        find: Returns the pipeline of a plan, merge or replay, by the name of its table.
+        take: Takes the step for a plan, merge or decode of a pipeline, and returns plain values, or
+            an outcome. None if there was nothing to do.
         needs_spark: Whether the step is a job.
-        parse: Returns the plan, merge or replay of a text.
+        kind: The kind of the references to its plans, merges or decodes.
         take_all: Takes the step for several plans; None to take it for each.
         concurrent: Whether plans take the step at the same time, in threads.
         has: Whether a pipeline has the step.
@@ -287,9 +272,8 @@ class Step(Generic[Ref]):
     """
 
     take: Callable[[Pipeline, Any], Any] = lambda *_: None
-    find: Callable[[App, str, Sessions], Pipeline] = App.pipeline
     needs_spark: bool = True
-    parse: Callable[[str], Any] = PlanRef.parse
+    kind: type[AnyRef] = PlanRef
     take_all: Callable[[App, Sessions, Sequence[Ref]], list[Outcome]] | None = None
     concurrent: bool = False
     has: Callable[[PipelineSpec], bool] = lambda _: True
@@ -301,16 +285,17 @@ class Step(Generic[Ref]):
     timeout: timedelta = timedelta(minutes=15)
 
     def outcomes(self, app: App, sessions: Sessions, refs: Sequence[Ref]) -> list[Outcome]:
-        """Take the step for each plan, merge or replay. A failure does not stop the others."""
+        """Take the step for each plan, merge or decode. A failure does not stop the others."""
 
-        def one(ref: Ref) -> Result:
-            with named_failures(app, f"executing {ref}"):
-                found: Result | None = self.take(self.find(app, ref.pipeline, sessions), ref)
+        def one(ref: Ref) -> Result | Outcome:
+            with named_failures(app.layout, f"executing {ref}"):
+                pipeline = app.pipeline(ref.pipeline, sessions)
+                found: Result | Outcome | None = self.take(pipeline, ref)
                 return found or {"outcome": PlanOutcome.NOTHING.value}
 
         if self.take_all:
             return self.take_all(app, sessions, refs)
-        with named_failures(app, "starting Spark"):
+        with named_failures(app.layout, "starting Spark"):
             threads = sessions.plans_at_once() if self.concurrent else 1
         return [outcome(each) for each in map_in_threads(refs, one, threads)]
 
@@ -333,7 +318,7 @@ def complete(app: App, sessions: Sessions, plans: Sequence[PlanRef]) -> list[Out
         The results of all steps of each plan, and its worst exit code, in the order of `plans`.
     """
     _import_great_expectations(app, plans)
-    with named_failures(app, "starting Spark"):
+    with named_failures(app.layout, "starting Spark"):
         at_once = sessions.plans_at_once()
     stopped = Event()
     runs = [PipelineRun(app, sessions, plan, stopped) for plan in plans]
@@ -396,11 +381,11 @@ class PipelineRun:
         left = self._left(step)
         argument: Any = None
 
-        def taken(_: str) -> Result | None:
+        def taken(_: str) -> Result | Outcome | None:
             nonlocal argument
-            with named_failures(self._app, f"{step} of {self.plan.pipeline}"):
+            with named_failures(self._app.layout, f"{step} of {self.plan.pipeline}"):
                 for argument in left:
-                    found: Result | None = STEPS[step].take(self.pipeline, argument)
+                    found: Result | Outcome | None = STEPS[step].take(self.pipeline, argument)
                     return found
             return None
 
@@ -410,7 +395,8 @@ class PipelineRun:
             if result is None:
                 return
             plan = self.plan if argument is self else argument
-            self.add(step, result, time.monotonic() - begun, plan and plan.sequence)
+            number = plan.sequence if isinstance(plan, PlanRef) else None
+            self.add(step, result, time.monotonic() - begun, number)
 
     def _left(self, step: str) -> Iterator[Any]:
         if STEPS[step].has(self.pipeline.spec):
@@ -426,22 +412,18 @@ class PipelineRun:
         for sequence in self.pipeline.publication.unchecked():
             yield replace(self.plan, sequence=sequence)
 
-    def decode_plans(self) -> Iterator[PlanRef]:
-        """Yield plans until no records are left to decode, or until a decode fails."""
-        new_plan = NewDecodePlans()
-        while found := new_plan(self.pipeline).plan:
-            yield found.ref
-            if "error" in self.steps[-1]:
-                return
-
     def add(
-        self, step: str, result: Result | TidemarkError, seconds: float, plan: int | None = None
+        self,
+        step: str,
+        result: Result | Outcome | TidemarkError,
+        seconds: float,
+        plan: int | None = None,
     ) -> None:
         """Store the result or the error of a step, and log one line."""
         values, code = outcome(result)
         self.steps.append({"step": step, "plan": plan, **values, "seconds": round(seconds, 2)})
         self.codes.append(code)
-        level = logging.WARNING if isinstance(result, TidemarkError) else logging.INFO
+        level = logging.WARNING if code else logging.INFO
         known = {key: self.steps[-1].get(key) for key in _LOGGED}
         log.log(level, "step ended %s", LogFields({"pipeline": self.plan.pipeline, **known}))
 
@@ -456,7 +438,6 @@ STEPS: Mapping[str, Step[Any]] = {
     ),
     "ingest": Step(
         take=ingest,
-        find=App.pipeline_of,
         concurrent=True,
         left=PipelineRun.open_plan,
         reads_kafka=True,
@@ -473,18 +454,19 @@ STEPS: Mapping[str, Step[Any]] = {
         timeout=timedelta(hours=2),
     ),
     "decode": Step(
-        take=ingest,
-        find=App.pipeline_of,
+        take=decode,
+        kind=DecodeRef,
         concurrent=True,
         has=lambda spec: spec.decode is not None,
-        left=PipelineRun.decode_plans,
+        left=lambda run: [DecodeRef(pipeline=run.pipeline.name)],
+        reads_registry=True,
         title="Decode published records into typed tables.",
         page="Decodes published records into typed tables. Starts no Spark if none are left.",
         timeout=timedelta(hours=6),
     ),
     "upsert": Step(
         take=upsert,
-        parse=MergeRef.parse,
+        kind=MergeRef,
         has=lambda spec: spec.has_upsert,
         left=lambda _: [None],
         title="Merge typed rows by key into upsert tables.",
@@ -503,10 +485,7 @@ STEPS: Mapping[str, Step[Any]] = {
 
 JOBS: Mapping[str, Step[Any]] = {
     **{name: step for name, step in STEPS.items() if step.needs_spark},
-    "replay_preview": Step(
-        take=preview_replay, find=App.pipeline_of, parse=ReplayRef.parse, reads_registry=True
-    ),
-    # It plans the decodes, which resolves schema ids.
+    "replay_preview": Step(take=preview_replay, kind=DecodeRef, reads_registry=True),
     "run": Step(
         take_all=complete,
         reads_kafka=True,
@@ -520,7 +499,7 @@ JOBS: Mapping[str, Step[Any]] = {
 
 
 @contextmanager
-def named_failures(app: App, operation: str) -> Iterator[None]:
+def named_failures(layout: Layout, operation: str) -> Iterator[None]:
     """Convert Spark exceptions that no adapter converts into named errors."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -533,7 +512,7 @@ def named_failures(app: App, operation: str) -> Iterator[None]:
         raise spark_error(
             failure,
             operation,
-            location=app.layout.lakehouse,
-            settings={LOG_FOLDER: str(app.layout.logs)},
+            location=layout.lakehouse,
+            settings={LOG_FOLDER: str(layout.logs)},
             may_have_values=True,
         ) from None

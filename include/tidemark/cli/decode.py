@@ -37,10 +37,10 @@ from tidemark.ops.report.record_page import record_values
 from tidemark.quality.suite import masked_payloads
 from tidemark.silver.typed.clearing import ClearedTable
 from tidemark.silver.typed.quarantine_record import QuarantinedRecord
-from tidemark.silver.typed.replay_preview import ReplayPreview, chosen, offsets_by_topic_id
+from tidemark.silver.typed.replay_preview import ReplayPreview, chosen
 from tidemark.silver.typed.state import DecodeBacklog
 from tidemark.spec.decode import QuarantineReason
-from tidemark.spec.ref import PipelineRef, ReplayRef, plan_text
+from tidemark.spec.ref import DecodeRef, PipelineRef, Replay
 
 if TYPE_CHECKING:
     from tidemark.silver.typed.decoded_payloads import PayloadDecoder
@@ -127,10 +127,11 @@ def decode(
         engine = on_engine(tidemark, master, names)
     outcomes = engine.decode() if names else Outcomes()
     outcomes.extend(refused)
-    backlogs = for_each(tidemark, names, lambda each: each.typed.backlog(), App.pipeline_of)
+    origins = [PipelineRef.parse(name).name for name in names]
+    backlogs = for_each(tidemark, origins, lambda each: each.typed.backlog())
     hidden = {name: each for name, each in backlogs.items() if isinstance(each, DecodeBacklog)}
     waiting = {
-        name: tidemark.pipeline_of(name).publication.unchecked()
+        name: tidemark.pipeline(name).publication.unchecked()
         for name, each in hidden.items()
         if each.unchecked
     }
@@ -338,34 +339,32 @@ def replay(
     reports how many would be decoded, and why the others would be quarantined again.
     """
     tidemark = App.from_environment()
-    typed = tidemark.pipeline(pipeline).typed
-    wanted = chosen(typed.quarantine.records(), partition, reason)
+    typed, selected = tidemark.pipeline(pipeline).typed, Replay(partition=partition, reason=reason)
     if dry_run:
         outcomes = Outcomes()
-        if wanted:
-            ref = ReplayRef(pipeline=typed.name, partition=partition, reason=reason)
+        if typed.replayed(selected):
+            ref = DecodeRef(pipeline=pipeline, replay=selected)
             outcomes = on_engine(tidemark, master, [typed.name]).execute("replay_preview", [ref])
         else:
             nothing = ReplayPreview(records=0, results=Counter())
-            outcomes.add(typed.name, nothing.as_record())
+            outcomes.add(pipeline, nothing.as_record())
         _print_previews(outcomes, as_json=as_json)
         return
 
     next_step = f"next: tidemark upsert {pipeline}" if typed.spec.has_upsert else None
-    outcomes = on_engine(tidemark, master, [typed.name]).decode(offsets_by_topic_id(wanted))
+    outcomes = on_engine(tidemark, master, [typed.name]).decode(selected)
     _print(outcomes, next_step, as_json=as_json)
 
 
 def _print(outcomes: Outcomes, next_step: str | None = None, *, as_json: bool) -> None:
-    """Print the results of plans of typed tables, and end with the worst exit code."""
+    """Print the results of decodes, and end with the worst exit code."""
 
     def line(record: Result) -> str | None:
-        if "wrote" in record:
+        if "plans" in record:
             decoded, quarantined = record["records"] - record["quarantined"], record["quarantined"]
             counts = f"{counted(decoded, 'record')} decoded, {quarantined:,} quarantined"
-            number = plan_text(record["pipeline"], record["plan"])
-            plan = f"{record['pipeline']}: {number}: {counts}"
-            return "; ".join(filter(None, [plan, unnamed_text(record), next_step]))
+            done = f"{record['pipeline']}: {counts}"
+            return "; ".join(filter(None, [done, unnamed_text(record), next_step]))
         if record.get("unchecked"):
             # The line above names the step that the decode waits for.
             return None
@@ -373,6 +372,9 @@ def _print(outcomes: Outcomes, next_step: str | None = None, *, as_json: bool) -
             return f"{record['pipeline']}: {record['outcome']}"
         return None
 
+    if not as_json:
+        for stopped in (each for each in outcomes.records if "error" in each and "plans" in each):
+            out.print(line(stopped))
     print_outcomes(outcomes, line, as_json=as_json)
 
 
@@ -434,19 +436,18 @@ def _print_hidden(
 ) -> None:
     """Print which landed offsets are not decoded, and the command that helps."""
     for name, backlog in backlogs.items():
-        origin = PipelineRef.parse(name).name
         if backlog.unchecked:
             plans = waiting[name]
             # Without such a plan, a RESTORE has brought back offsets of a checked plan.
             step = f"the check of {listed('plan', plans)}" if plans else "an operator's decision"
-            command = f"check {origin} --plan {plans[0]}" if plans else f"publication list {origin}"
+            command = f"check {name} --plan {plans[0]}" if plans else f"publication list {name}"
             if plans[1:]:
-                command += f", or tidemark run {origin} for all {len(plans):,} plans"
+                command += f", or tidemark run {name} for all {len(plans):,} plans"
             offsets = counted(backlog.unchecked, "landed offset")
             out.print(f"{name} waits for {step}: {offsets}: tidemark {command}")
         if backlog.refused:
             text = f"{counted(backlog.refused, 'landed offset')} in blocked or rejected plans"
-            out.print(f"{name}: {text}: tidemark publication list {origin}")
+            out.print(f"{name}: {text}: tidemark publication list {name}")
 
 
 def next_commands(app: App, plan: Plan) -> list[str]:

@@ -98,7 +98,7 @@ def _figures(record: Mapping[str, Any]) -> tuple[object, ...]:
         return (record.get("error") or record["outcome"], *[None] * 5)
     steps = record["steps"]
     ingested, decoded, merged, published = (
-        [step for step in steps if step["step"] == kind and "error" not in step]
+        [step for step in steps if step["step"] == kind and _has_result(step)]
         for kind in ("ingest", "decode", "upsert", "publish")
     )
     checked = {_check_outcome(step) for step in steps if step["step"] == "check"}
@@ -117,6 +117,11 @@ def _figures(record: Mapping[str, Any]) -> tuple[object, ...]:
         quarantined if decoded else None,
         ", ".join(step["scope"] for step in merged) or None,
     )
+
+
+def _has_result(step: Mapping[str, Any]) -> bool:
+    """Return whether a step has a result, which a decode also has before an error."""
+    return "error" not in step or "records" in step
 
 
 def _check_outcome(step: Mapping[str, Any]) -> str | None:

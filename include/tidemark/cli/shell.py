@@ -75,7 +75,7 @@ def _session(tidemark: App, master: str | None) -> Iterator[Any]:
         **submit_settings(tidemark.layout, engine.settings),
         **local_settings(engine.master),
     }
-    with named_failures(tidemark, "starting Spark"):
+    with named_failures(tidemark.layout, "starting Spark"):
         session = open_application("tidemark-shell", settings)
     try:
         yield session

@@ -18,7 +18,7 @@ from tidemark.core.plan import PlanRef
 from tidemark.spark.engine import JobRun, ShowTasks, Stop, Submit, without_connect
 from tidemark.spark.errors import EngineStopped
 from tidemark.spark.settings import local_environment, local_settings
-from tidemark.spec.ref import MergeRef, ReplayRef
+from tidemark.spec.ref import DecodeRef, MergeRef
 
 _LONGEST_CAUSE = 300
 _SESSION_TEXT = (
@@ -54,12 +54,17 @@ RESULT_MARKER = "TIDEMARK_RESULT "
 """Prefix of the output line with the results of a job: a JSON list of results, one per plan."""
 
 
-def plan_arguments(plans: Iterable[PlanRef | MergeRef | ReplayRef]) -> list[str]:
-    """Return plans as command-line arguments of a job."""
-    return [part for plan in plans for part in ("--plan", str(plan))]
+def job_arguments(refs: Iterable[PlanRef | MergeRef | DecodeRef]) -> list[str]:
+    """Return plans, merges or decodes as command-line arguments of a job."""
+    return [part for ref in refs for part in (option_of(type(ref)), str(ref))]
 
 
-def application_name(job: str, plans: Sequence[PlanRef | MergeRef | ReplayRef]) -> str:
+def option_of(kind: type[PlanRef | MergeRef | DecodeRef]) -> str:
+    """Return the command-line option of a job's plans, merges or decodes."""
+    return "--pipeline" if issubclass(kind, DecodeRef) else "--plan"
+
+
+def application_name(job: str, plans: Sequence[PlanRef | MergeRef | DecodeRef]) -> str:
     """Return the name of a job's Spark application."""
     others = len(plans) - 1
     return f"tidemark-{job}-{plans[0].pipeline}{f'-and-{others}-more' if others else ''}"

@@ -99,32 +99,48 @@ class MergeRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayRef:
-    """Open records in quarantine. Its text is `prices@typed=3/malformed`, with `*` for all.
+class Replay:
+    """Open records in quarantine to decode again. Its text is `3/malformed`, with `*` for all.
 
     Attributes:
-        pipeline: Pipeline of the typed table.
         partition: Only records of this partition; None for all.
         reason: Only records with this reason; None for all.
     """
 
-    pipeline: str
     partition: int | None = None
     reason: QuarantineReason | None = None
 
     def __str__(self) -> str:
         partition = "*" if self.partition is None else self.partition
-        return f"{self.pipeline}={partition}/{self.reason or '*'}"
+        return f"{partition}/{self.reason or '*'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeRef:
+    """A decode of a pipeline. Its text is `prices`, or `prices=3/malformed` with a replay.
+
+    Attributes:
+        pipeline: Name of the pipeline.
+        replay: The records in quarantine to decode again first; None for no replay.
+    """
+
+    pipeline: str
+    replay: Replay | None = None
+
+    def __str__(self) -> str:
+        return self.pipeline if self.replay is None else f"{self.pipeline}={self.replay}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the records of a text; raises ValueError unless it is in the form above."""
-        found = re.fullmatch(r"([^=]+)=(\*|[0-9]+)/(\*|[a-z0-9_]+)", text)
+        """Return the decode of a text; raises ValueError unless it is in one of the forms above."""
+        found = re.fullmatch(r"([^=]+)(?:=(\*|[0-9]+)/(\*|[a-z0-9_]+))?", text)
         if found is None:
-            raise ValueError(f"PIPELINE=PARTITION/REASON, not {text!r}")
+            raise ValueError(f"PIPELINE or PIPELINE=PARTITION/REASON, not {text!r}")
         pipeline, partition, reason = found.groups()
-        return cls(
-            pipeline=pipeline,
+        if partition is None:
+            return cls(pipeline=pipeline)
+        replay = Replay(
             partition=None if partition == "*" else int(partition),
             reason=None if reason == "*" else QuarantineReason(reason),
         )
+        return cls(pipeline=pipeline, replay=replay)

@@ -134,7 +134,7 @@ def lineage_of(app: App, outcomes: Outcomes) -> OperatorLineage[Any, Any]:
 
 
 def _has_lineage(result: Mapping[str, Any]) -> bool:
-    """Return whether a result is of a landed plan, of a check, or of a merge."""
+    """Return whether a result is of a landed plan, a check, a decode or a merge."""
     return any(name in result for name in ("wrote", "typed_version", "checks")) or (
         result.get("error") == QualityFailed.__name__
     )
@@ -264,7 +264,7 @@ def _is_check(result: Result) -> bool:
 def _plans_of(result: Result) -> list[PlanRef]:
     """Return the plans that a result is about; of a merge, the plans whose rows it merged."""
     name: str = result["pipeline"]
-    if "typed_version" not in result:
+    if "plans" not in result:
         return [PlanRef(pipeline=name, sequence=result["plan"])]
     typed = str(PipelineRef(name, PipelineKind.TYPED))
     return [PlanRef(pipeline=typed, sequence=sequence) for sequence in result["plans"]]
@@ -285,20 +285,16 @@ class _Reader:
         self._inputs, self._outputs = self.datasets.inputs, self.datasets.outputs
 
     def add(self, result: Result) -> None:
-        """Add a landed plan, a check or a merge."""
+        """Add a landed plan, a check, a decode or a merge."""
         if "typed_version" in result:
             self._add_merge(result)
             return
-        (ref,) = _plans_of(result)
-        landed = self._recorded.landed(ref)
-        if landed is None:
-            return
-        if _is_check(result):
-            self._add_check(*landed)
-        elif self._app.spec(ref.pipeline).reads_kafka:
-            self._add_ingest(*landed)
-        else:
-            self._add_decode(*landed)
+        add = self._add_check if _is_check(result) else self._add_ingest
+        if "plans" in result:
+            add = self._add_decode
+        for ref in _plans_of(result):
+            if landed := self._recorded.landed(ref):
+                add(*landed)
 
     def _add_ingest(self, plan: Plan, landing: Landing) -> None:
         spec = self._app.spec(plan.pipeline)
