@@ -192,8 +192,13 @@ def test_a_log_line_on_a_terminal_is_a_line_of_its_own_above_the_bar(
     [
         (
             logging.INFO,
-            {"step": "decode", "plan": 2, "records": 40, "quarantined": 3},
-            "  prices: decode of typed plan 2: 40 records, 3 quarantined, 1.5 s",
+            {"step": "ingest", "plan": 2, "records": 43},
+            "  prices: ingest of plan 2: 43 records, 1.5 s",
+        ),
+        (
+            logging.INFO,
+            {"step": "decode", "records": 40, "quarantined": 3},
+            "  prices: decode: 40 records, 3 quarantined, 1.5 s",
         ),
         (
             logging.INFO,

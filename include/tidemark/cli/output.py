@@ -20,7 +20,6 @@ from rich.text import Text
 
 from tidemark.core.logs import TEXT_FORMAT, event_and_fields, is_json_log, json_object
 from tidemark.core.texts import counted
-from tidemark.spec.ref import PipelineKind, PipelineRef, plan_text
 
 log = logging.getLogger(__name__)
 # Only JSON logs contain progress, also without --verbose.
@@ -307,9 +306,7 @@ def step_text(record: logging.LogRecord) -> str | None:
     event, step = event_and_fields(record)
     if event != "step ended":
         return None
-    kind = PipelineKind.TYPED if step["step"] == "decode" else PipelineKind.LIVE
-    table = str(PipelineRef(step["pipeline"]).of_kind(kind))
-    plan = f" of {plan_text(table, step['plan'])}" if "plan" in step else ""
+    plan = f" of plan {step['plan']}" if "plan" in step else ""
     figures = [
         step.get("error"),
         counted(step["records"], "record") if "records" in step else None,
