@@ -138,3 +138,14 @@ def test_the_outcome_of_a_run_is_a_hidden_plan_or_the_step_that_failed(
     (row,) = (line for line in capsys.readouterr().out.splitlines() if "payments" in line)
     cells = [cell.strip() for cell in row.split("│")]
     assert (cells[3], cells[5]) == (outcome, checked)
+
+
+def test_the_summary_counts_the_records_that_a_failed_decode_has_landed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    texts = dict.fromkeys(("problem", "expected", "actual", "fix", "see"), "text")
+    failed = {"step": "decode", "records": 5, "quarantined": 1, "error": "EngineFailed", **texts}
+    run.print_summary([{"pipeline": "payments", "plan": 1, "steps": [failed]}])
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if "payments" in line)
+    cells = [cell.strip() for cell in row.split("│")]
+    assert (cells[3], cells[6], cells[7]) == ("decode failed", "4", "1")
