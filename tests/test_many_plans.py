@@ -20,7 +20,7 @@ from tests.conftest import TopicFactory
 from tests.support.kafka_judge import DeliveredRecord, read_all
 from tests.support.lake import row_as_delivered
 from tests.support.topics import delete_records
-from tests.support.transactions import Record, produce_aborted, produce_values
+from tests.support.transactions import Record, produce_aborted, produce_records, produce_values
 from tidemark.app.app import App
 from tidemark.app.connections import connection_variable, kafka_connection
 from tidemark.core.errors import ExitCode
@@ -58,9 +58,14 @@ class Pipelines:
         (self._specs / f"{name}.yaml").write_text(json.dumps(spec))
 
     def ingest(self, *names: str, fail_at: str | None = None) -> subprocess.CompletedProcess[str]:
+        return self._run("ingest", *names, fail_at=fail_at)
+
+    def _run(
+        self, step: str, *names: str, fail_at: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
         self._java_calls.write_text("")
         fail_point = {} if fail_at is None else {"TIDEMARK_FAIL_AT": fail_at}
-        command = [str(Path(sys.executable).with_name("tidemark")), "ingest", *names, "--json"]
+        command = [str(Path(sys.executable).with_name("tidemark")), step, *names, "--json"]
         return subprocess.run(
             [*command, "--master", "local[2]"],
             env={**self._environ, **fail_point},
@@ -70,9 +75,11 @@ class Pipelines:
             check=False,
         )
 
-    def results(self, *names: str, code: int = ExitCode.OK) -> dict[str, Mapping[str, Any]]:
-        """Return `tidemark ingest`'s results by pipeline; the command must end with this code."""
-        ran = self.ingest(*names)
+    def results(
+        self, *names: str, code: int = ExitCode.OK, step: str = "ingest"
+    ) -> dict[str, Mapping[str, Any]]:
+        """Return the results of a command by pipeline; the command must end with this code."""
+        ran = self._run(step, *names)
         assert ran.returncode == code, ran.stderr
         records = json.loads(ran.stdout)
         assert [record["pipeline"] for record in records] == list(names)
@@ -88,6 +95,12 @@ class Pipelines:
     def delivered_rows(self, name: str) -> list[DeliveredRecord]:
         rows = pa.table(DeltaTable(self.uri(name)).scan()).to_pylist()
         return sorted(row_as_delivered(row) for row in rows)
+
+    def decoded(self, name: str) -> tuple[list[int], list[int]]:
+        """Return the offsets of the typed table and of the quarantine, of one partition."""
+        typed = self.app.pipeline(name).typed
+        rows = pa.table(DeltaTable(self.uri(typed.name)).scan()).to_pylist()
+        return sorted(r["offset"] for r in rows), [r.offset for r in typed.quarantine.records()]
 
 
 @pytest.fixture
@@ -140,6 +153,36 @@ def test_i1_plans_of_one_application_land_once_each_despite_a_refusal(
     assert again["committed"]["outcome"] == "nothing to do"
     assert (again["other"]["records"], len(pipelines.delivered_rows("other"))) == (5, 405)
     assert pipelines.delivered_rows("committed") == committed
+
+
+@pytest.mark.faults
+def test_i1_decodes_of_one_application_land_each_plan_once_despite_a_refusal(
+    pipelines: Pipelines, broker: BrokerStatus, topic: TopicFactory
+) -> None:
+    """The second of three plans of `bad` has too many records that cannot be decoded."""
+    value = {"format": "json", "schema": {"n": "long"}}
+    decode = {"publish": "always", "value": value, "quarantine": {"records": 1}}
+    keys = {"limits": {"records_per_chunk": 20}}
+    topics = {name: topic() for name in ("bad", "good")}
+    for name, its_topic in topics.items():
+        values = [b"no" if name == "bad" and 20 <= n < 40 else b'{"n": 1}' for n in range(60)]
+        produce_records(broker.bootstrap, its_topic, [Record(value=each) for each in values])
+        pipelines.add(name, its_topic, decode=decode, **keys)
+    pipelines.results("bad", "good")
+    first = pipelines.results("bad", "good", code=ExitCode.REFUSED, step="decode")
+    assert pipelines.applications() == 1
+    assert (first["bad"]["plans"], first["bad"]["error"]) == ([1], "TooManyQuarantined")
+    assert (first["good"]["plans"], first["good"]["records"]) == ([1, 2, 3], 60)
+    assert pipelines.decoded("good") == (list(range(60)), [])
+    assert pipelines.decoded("bad") == (list(range(20)), [])
+
+    decode["quarantine"] = {"percent": 100}
+    pipelines.add("bad", topics["bad"], decode=decode, **keys)
+    again = pipelines.results("bad", "good", step="decode")
+    assert (again["bad"]["records"], again["bad"]["quarantined"]) == (40, 20)
+    assert again["good"]["outcome"] == "nothing to do"
+    kept = [*range(20), *range(40, 60)]
+    assert pipelines.decoded("bad") == (kept, list(range(20, 40)))
 
 
 @pytest.mark.faults

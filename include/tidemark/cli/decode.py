@@ -123,7 +123,7 @@ def decode(
                 removed = counted(each.records, "record")
                 note(f"{name}: {counted(each.plans, 'plan')} undone, {removed} removed")
             else:
-                refused.add(name, each)
+                refused.add(PipelineRef.parse(name).name, each)
         engine = on_engine(tidemark, master, names)
     outcomes = engine.decode() if names else Outcomes()
     outcomes.extend(refused)
@@ -137,7 +137,10 @@ def decode(
     }
     if not as_json:
         _print_hidden(hidden, waiting)
-    outcomes.records = [_with_hidden(record, hidden, waiting) for record in outcomes.records]
+    outcomes.records = [
+        _with_hidden(outcomes.by_pipeline[name], hidden, waiting)
+        for name in dict.fromkeys(pipelines)
+    ]
     _print(outcomes, as_json=as_json)
 
 
