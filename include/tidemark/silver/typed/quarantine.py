@@ -84,7 +84,7 @@ class DeltaQuarantine:
         typed: The typed table.
         landed_sequences: Returns the numbers of all typed plans that the ledger records as landed.
         without_rows: Returns the numbers of typed plans that are open, abandoned or undone. Records
-            that they added are not open; records that they closed are.
+            that they added are not open. Records that they closed, but did not erase, are open.
     """
 
     def __init__(
@@ -360,8 +360,13 @@ class DeltaQuarantine:
 
     def _open_in_ledger(self) -> str:
         """Return the SQL condition of open records by the ledger, without a look at typed rows."""
-        plans = _sql_list(self._without_rows())
-        return f"plan_sequence NOT IN ({plans}) AND (closed_by IS NULL OR closed_by IN ({plans}))"
+        without_rows = self._without_rows()
+        if not without_rows:
+            return "closed_by IS NULL"
+        plans = _sql_list(without_rows)
+        # A later plan decodes erased records from the bronze table.
+        reopened = f"closed_by IN ({plans}) AND NOT ({_ERASED})"
+        return f"plan_sequence NOT IN ({plans}) AND (closed_by IS NULL OR ({reopened}))"
 
     def reasons(self, most: int) -> Mapping[tuple[str, str | None, str | None], int]:
         """Return the number of open records by reason, part, and field or rule.
