@@ -270,6 +270,19 @@ def test_a_commit_without_rows_follows_a_visible_event() -> None:
     assert (after.event, after.changes_quarantine) == (11, False)
 
 
+def test_a_changed_policy_moves_the_bookmark() -> None:
+    """The bookmark claims what its policy requires."""
+    step = first_round()
+    bookmark = step.bookmark(step.chosen((), 100), {}, has_failed=False)
+    assert bookmark is not None
+    found = read_since(table_of(*EVENTS), "events", bookmark, PublishRule.ALWAYS)
+    assert found is not None
+    changed = DecodeRound.since(found, bookmark, PublishRule.ALWAYS, {}, SpanSet())
+    after = changed.bookmark({}, {}, has_failed=False)
+    assert after is not None
+    assert after.publish is PublishRule.ALWAYS
+
+
 def test_a_rejected_plan_leaves_both_tables() -> None:
     step = first_round()
     bookmark = step.bookmark(step.chosen((), 100), {}, has_failed=False)

@@ -39,10 +39,14 @@ from tidemark.core.following import (
     VISIBLE_EVENTS,
     Batch,
     BatchOffsets,
+    Totals,
     allowed,
     claimed,
+    compared_totals,
     difference,
+    first_ranges,
     listed_part,
+    places_of,
     read_all,
     read_since,
     required,
@@ -227,6 +231,31 @@ def test_the_listed_part_of_some_offsets() -> None:
 
 
 # -- the plans since a bookmark ------------------------------------------------------------------
+
+
+def totals(rows: int, first: int, last: int) -> Totals:
+    return Totals(rows=rows, first=first, last=last, sum=rows, squares=rows)
+
+
+def test_offsets_of_plans_with_the_same_totals_are_known() -> None:
+    """Plan 2 has other rows. Plan 3 has not landed, and its rows need a look."""
+    control = table_of(*settled_plans(2))
+    batches = [Batch(n, "id-1") for n in (1, 2, 3)]
+    typed = {batch: {0: totals(3, 10, 14)} for batch in batches}
+    bronze = {**typed, batches[1]: {0: totals(4, 10, 14)}}
+    same, unknown = compared_totals(plans_at(control, 99), typed, bronze)
+    assert offsets(same) == [(1, 0, 10, 15)]
+    assert offsets(unknown) == [(2, 0, 10, 15), (3, 0, 10, 15)]
+
+
+def test_the_first_ranges_and_the_places_of_offsets() -> None:
+    some = {
+        Batch(2, "id-1"): {0: SpanSet.of([Span(7, 8)])},
+        Batch(1, "id-1"): {1: SpanSet.of([Span(4, 6)]), 0: SpanSet.of([Span(1, 2), Span(3, 4)])},
+    }
+    first = first_ranges(some, 3)
+    assert [place[1:] for place in places_of(first)] == [(0, 1), (0, 3), (1, 4), (1, 5)]
+    assert first_ranges(some, 9) == some
 
 
 def check_changes(table: MemoryControlTable, event: int, chance: Random) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, Schema, write_deltalake
 
 from tests.delta.test_widened_maps import NEW, OLD
 from tests.support.file_lake import remove_old_commits
 from tidemark.core.datafile import DataFile
-from tidemark.core.following import Batch, BatchOffsets
+from tidemark.core.following import Batch, BatchOffsets, Totals
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.delta.errors import TableAltered, TableConflict
 from tidemark.delta.noted_commits import CommitRef, NotedTable, NotedVersion, RowChange
@@ -312,3 +312,26 @@ def test_offsets_of_rows_are_returned_by_plan_and_topic(uri: str) -> None:
     within = batch(1, (1, 3), topic_id="id-2") | batch(5, (0, 9)) | batch(9, (0, 9))
     assert version.offsets(within) == batch(1, (1, 3), topic_id="id-2")
     assert version.offsets({}) == {}
+
+
+def test_totals_of_rows_are_returned_by_plan_and_partition(uri: str) -> None:
+    append(uri)
+    totals = opened(uri).totals()
+    assert totals[Batch(5, "id-1")] == {0: Totals(rows=1, first=50, last=50, sum=50, squares=2500)}
+    assert totals[Batch(1, "id-2")] == {0: Totals(rows=4, first=0, last=3, sum=6, squares=14)}
+    DeltaTable(uri).delete()
+    assert opened(uri).totals() == {}
+
+
+def test_a_cleared_table_has_new_columns_and_no_rows(uri: str) -> None:
+    """The commit has its note, and who requested it."""
+    version = opened(uri)
+    columns = Schema([*DeltaTable(uri).schema().fields, Field("new", "string", nullable=True)])
+    version.clear("a", columns, {"requested_by": "ops"})
+    table = DeltaTable(uri)
+    assert (opened(uri).newest_note(), opened(uri).row_count()) == ("a", 0)
+    assert [field.name for field in table.schema().fields][-1] == "new"
+    metadata = json.loads(table.history(1)[0]["userMetadata"])
+    assert metadata == {"note": "a", "requested_by": "ops"}
+    with pytest.raises(TableConflict):
+        version.clear("b", columns, {})

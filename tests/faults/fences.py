@@ -134,6 +134,15 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
         ("unknown-loss-is-refused", "I3", Never(), "ends_with_its_error and undo"),
     ),
     "tests/cli/test_storage.py": (("no-access-is-no-empty-table", "I1", Never(), "empty_ledger"),),
+    "tests/core/test_decode_round.py": (
+        ("bookmark-moves-without-rows", "I1", Drop(), "visible_event"),
+        ("policy-moves-the-bookmark", "I5", Drop(), "changed_policy"),
+    ),
+    "tests/core/test_following.py": (
+        ("followed-event-is-known-by-its-digest", "I5", Never(), "another_ledger"),
+        ("pending-plans-are-not-claimed", "I3", Drop(), "claim_pending"),
+        ("same-totals-are-the-same-rows", "I3", Drop(), "same_totals"),
+    ),
     "tests/core/test_plan_rules.py": (
         ("end-of-log-behind-plan", "I7", Never()),
         ("same-cluster", "I1", Never()),
@@ -213,6 +222,7 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
         ("noted-commit-follows-the-same-table", "I1", Drop(), "change_of_rows"),
         ("noted-commit-follows-no-change-of-rows", "I1", Drop(), "change_of_rows"),
         ("followed-commit-is-known-by-its-digest", "I5", Never(), "notes_since"),
+        ("note-before-another-change-of-rows-is-unknown", "I5", Never(), "note_is_known_until"),
     ),
     "tests/delta/test_removability.py": (
         ("only-possible-undos-begin", "I7", Drop(), "half_removed and undo"),
@@ -294,6 +304,23 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
     ),
     "tests/silver/typed/test_decoder_thresholds.py": (
         ("quarantine-has-a-limit", "I1", Always(), "bad_rule", True),
+    ),
+    "tests/silver/typed/test_following.py": (
+        ("doubled-bronze-rows-are-not-decoded", "I1", Drop(), "doubled_bronze"),
+        ("bronze-table-has-all-recorded-versions", "I3", Drop(), "between_two_reads and ledger"),
+        ("one-ledger-for-one-round", "I3", Never(), "between_two_reads and plans"),
+        ("typed-offsets-are-not-added", "I1", Argument(0), "missing_in_plans"),
+        ("decode-examines-plans-after-waiting-ones", "I7", Never(), "looks_for_plans"),
+        ("replaced-rows-wait", "I3", Drop(), "not_recorded_wait"),
+        ("plans-with-schema-conflicts-wait", "I1", Drop(), "does_not_fit_waits"),
+        ("decode-continues-after-schema-conflicts", "I7", Always(), "chunk_of_schema"),
+        ("decode-chooses-a-plan-once", "I7", Drop(), "more_waiting_plans"),
+        ("offsets-that-were-rejected-meanwhile-are-not-committed", "I5", Never(), "begins_a_new"),
+        ("quarantine-was-up-to-date-before-the-commit", "I3", Never(), "followed_together"),
+        ("quarantine-follows-one-commit-alone", "I3", Drop(), "was_overtaken"),
+        ("entries-of-unknown-schemas-wait", "I5", Never(), "without_plans"),
+        ("followed-table-is-the-own-one", "I7", Drop(), "another_pipeline"),
+        ("only-copy-is-not-cleared", "I1", Never(), "only_copy"),
     ),
     "tests/silver/typed/test_many_schemas.py": (
         ("passes-share-no-record", "I1", Never(), "each_record_once and json_schema", True),

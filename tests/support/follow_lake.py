@@ -1,64 +1,47 @@
-"""A prototype of decision 28: a typed table and a quarantine that follow the ledger.
-
-Work in progress: the rounds are those of `core/decode_round.py`, and the tables are real. The
-package has the protocol of decision 17 until this code replaces it.
-"""
+"""A lake whose typed table and quarantine follow the ledger, as decision 28 describes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from tests.support.services import NOW
 from tests.support.typed_lake import TypedLake
-from tidemark.bronze.ingest.ledgers import read_checked_ledger
-from tidemark.core.bookmark import Bookmark
-from tidemark.core.datafile import DataFile
-from tidemark.core.decode_round import DecodeRound, cleared_bookmark
-from tidemark.core.following import (
-    Batch,
-    BatchOffsets,
-    claimed,
-    difference,
-    intersection,
-    read_all,
-    read_since,
-    union,
-)
-from tidemark.core.ledger import Ledger
-from tidemark.core.offsets import Span, SpanSet, size_of
+from tidemark.core.decode_work import DecodeRequest
+from tidemark.core.following import Batch, BatchOffsets
+from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.publication import PublishRule
-from tidemark.core.table_state import newest_table_version
-from tidemark.delta.errors import ControlConflict, TableConflict
-from tidemark.delta.noted_commits import NotedTable, NotedVersion, RowChange
-from tidemark.silver.typed.columns import INDEX_SCHEMA, typed_schema
-from tidemark.silver.typed.quarantine_index import (
-    OpenedIndex,
-    QuarantineEntry,
-    QuarantineIndex,
-)
-
-LACKS = "the typed table lacks it"
-"""Reason of a record that can be decoded by now, after a decoder was killed between two commits."""
+from tidemark.delta.noted_commits import NotedTable
+from tidemark.silver.typed.errors import SchemaConflict
+from tidemark.silver.typed.followed_tables import FollowPorts
+from tidemark.silver.typed.following import Decodes
+from tidemark.silver.typed.quarantine_index import OpenedIndex, QuarantineIndex
+from tidemark.silver.typed.schemas import ResolvedSchemas
+from tidemark.spec.decode import Part
+from tidemark.spec.fields import FieldType
 
 
 @dataclass
 class Follower:
-    """Decodes one pipeline in the new protocol.
+    """Decodes one pipeline. Other actors may act between its steps.
 
     Attributes:
         lake: The bronze table, the ledger, and the decoder.
         decoder: Decodes with or without Spark.
         publish: Which landed offsets are decoded.
         most: Maximum number of offsets of a round.
-        unreadable: Offsets of records whose schemas are unknown.
-        pause: Called with the name of each step before it.
-        compared: Number of comparisons.
+        unreadable: Offsets of records whose schemas do not fit the typed table.
+        pause: Called with the name of each step. `ledger` and `plans` are before reads of the
+            control table. `decoded` is after the decoder. `commit` and `clear` are before a commit
+            to the typed table, `index` is after it. `entries` is before a commit to the quarantine.
+        compared: Number of comparisons of all typed rows.
+        now: The clock.
+        requests: The requests to the decoder.
     """
 
     lake: TypedLake
@@ -68,194 +51,103 @@ class Follower:
     unreadable: Collection[int] = ()
     pause: Callable[[str], None] = lambda _: None
     compared: int = 0
+    now: datetime = NOW
+    requests: list[DecodeRequest] = field(default_factory=list)
 
     @property
     def typed_uri(self) -> str:
+        """The typed table."""
         return str(self.lake.typed_uri)
 
     @property
     def index_uri(self) -> str:
+        """The quarantine."""
         return str(self.lake.quarantine_uri)
 
-    def prepare(self) -> None:
-        for uri, schema in (
-            (self.typed_uri, typed_schema(self.lake.decode)),
-            (self.index_uri, INDEX_SCHEMA),
-        ):
-            Path(uri).mkdir(parents=True, exist_ok=True)
-            DeltaTable.create(uri, schema, mode="ignore")
+    @property
+    def service(self) -> Decodes:
+        """The service."""
+        lake, decode = self.lake, replace(self.lake.decode, publish=self.publish)
+        bronze = replace(lake.bronze.spec, decode=decode, records_per_chunk=self.most)
+        return Decodes(
+            spec=bronze.typed_spec(),
+            ports=FollowPorts(
+                control=_hooked(
+                    lake.control,
+                    summary=self._before("ledger"),
+                    rows_since=self._before("plans"),
+                ),
+                bronze=lake.bronze.table,
+                bronze_rows=NotedTable(str(lake.bronze.uri), ""),
+                typed=_hooked(
+                    NotedTable(self.typed_uri, "bookmark", owner=lake.spec.name),
+                    open=self._typed_version,
+                ),
+                index=_PausedIndex(self),
+                prepare=self.prepare,
+                schemas=_Resolver(self),
+                decoder=_hooked(self.decoder, decode=self._decoded),
+                now=lambda: self.now,
+            ),
+        )
+
+    def prepare(self, columns: Mapping[Part, FieldType] | None = None) -> None:
+        """Create both tables, and add columns."""
+        self.lake.grown(columns or {}).prepare(self.lake.spec.name)
+        QuarantineIndex(self.index_uri).prepare(self.lake.spec.name)
 
     def decode(self, replayed: BatchOffsets | None = None) -> int:
-        """Make rounds until nothing is left; return their number."""
-        self.prepare()
-        rounds = conflicts = 0
-        while rounds < 100:
-            try:
-                if not self.round(replayed):
-                    return rounds
-            except (ControlConflict, TableConflict):
-                conflicts += 1
-                if conflicts > 5:
-                    raise
-                continue
-            replayed = None
-            rounds += 1
-        raise AssertionError("a decode does not end")
+        """Decode until nothing is left; return the number of rounds."""
+        service, rounds, works, done = self.service, 0, 0, SpanSet()
+        work = service.replay(replayed) if replayed else service.next()
+        while work is not None:
+            decoded = service.decode(work)
+            rounds += decoded.rounds
+            done = done.union(decoded.plans)
+            works += 1
+            assert works < 50, "a decode does not end"
+            work = service.next(done)
+        return rounds
+
+    def round(self) -> None:
+        """Make one round, again after conflicts."""
+        work = self.service.next()
+        assert work is not None
+        self.service.decode(work, most_rounds=1)
 
     def clear(self) -> None:
         """Remove all typed rows; the next decode decodes all plans."""
-        self.prepare()
-        typed = self._open_typed()
-        read_checked_ledger(self.lake.control, "events", self.lake.bronze.table, rows=True)
-        self.pause("clear")
-        bookmark = cleared_bookmark(read_all(self.lake.control, "events"), self.publish)
-        if bookmark is not None:
-            typed.commit(bookmark.as_metadata(), RowChange(removed=typed.offsets()))
+        self.service.from_scratch("ops", "a test")
 
-    # -- one round -------------------------------------------------------------------------------
+    # -- steps -----------------------------------------------------------------------------------
 
-    def round(self, replayed: BatchOffsets | None = None) -> bool:
-        """Make one round; return False if there was nothing to do."""
-        # 1. Each table before its source, the ledger last.
-        index, typed = QuarantineIndex(self.index_uri).open(), self._open_typed()
-        assert index is not None
-        bronze = DeltaTable(self.lake.bronze.uri)
-        self.pause("ledger")
-        control = self.lake.control
-        ledger = read_checked_ledger(control, "events", self.lake.bronze.table, rows=True)
-        if newest_table_version(ledger) > bronze.version():
-            bronze = DeltaTable(self.lake.bronze.uri)
-        # 2. The bookmark.
-        step = self._step(typed, replayed)
-        if step.found.event != ledger.event_number:
-            raise ControlConflict(pipeline="events", event_number=0)
-        # 3. Whole plans.
-        decoded = step.chosen(self._waiting(step, ledger, bronze), self.most)
-        again = step.replayed(replayed or {}, decoded)
-        # 4. Decode.
-        open_entries = intersection(index.version.offsets(again), again)
-        quarantined = sum(map(size_of, open_entries.values()))
-        files, bad = self._decode(union([decoded, again]), bronze, quarantined)
-        bookmark = step.bookmark(decoded, again, has_failed=bool(bad))
-        if bookmark is None:
-            return self._index(index, typed, bronze, {})
-        # 5. Commit, if no visible event has come.
-        self.pause("commit")
-        newest = read_since(control, "events", bookmark, self.publish)
-        if newest is None or newest.is_visible:
-            raise ControlConflict(pipeline="events", event_number=0)
-        removed = union([step.surplus, again])
-        added = union([decoded, again])
-        typed.commit(bookmark.as_metadata(), RowChange(removed=removed, added=added, files=files))
-        # 6. The quarantine follows.
-        self.pause("index")
-        self._index(index, self._open_typed(), bronze, bad)
-        return True
+    def _before(self, step: str) -> Callable[..., Any]:
+        def call(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+            self.pause(step)
+            return method(*args, **options)
 
-    def _open_typed(self) -> NotedVersion:
-        found = NotedTable(self.typed_uri, "bookmark").open()
-        assert found is not None
-        return found
+        return call
 
-    def _step(self, typed: NotedVersion, replayed: BatchOffsets | None) -> DecodeRound:
-        control = self.lake.control
-        earlier = Bookmark.from_metadata(typed.newest_note(over_deletions=True))
-        if earlier is not None:
-            plans = SpanSet.of_numbers(batch.sequence for batch in replayed or ())
-            examined = earlier.pending.first(100).union(plans)
-            found = read_since(control, "events", earlier, self.publish, examined)
-            if found is not None:
-                missing = found.missing(earlier, self.publish)
-                present = typed.offsets(missing)
-                return DecodeRound.since(found, earlier, self.publish, present, examined)
-        self.compared += 1
-        found = read_all(control, "events")
-        return DecodeRound.compared(found, self.publish, typed.offsets())
+    def _decoded(self, method: Callable[..., Any], request: DecodeRequest) -> Any:
+        self.requests.append(request)
+        files = method(request)
+        self.pause("decoded")
+        return files
 
-    def _waiting(self, step: DecodeRound, ledger: Ledger, bronze: DeltaTable) -> set[int]:
-        """Return plans with unknown schemas, or whose rows an open replacement has taken."""
-        waiting = {
-            batch.sequence
-            for batch, spans in step.missing.items()
-            if any(offset in some for some in spans.values() for offset in self.unreadable)
-        }
-        for record in ledger.open_plans():
-            if not record.plan.replaces:
-                continue
-            taken = {
-                batch: record.plan.spans()
-                for batch in step.missing
-                if batch.topic_id == record.plan.topic_id
-            }
-            overlap = intersection(step.missing, taken)
-            there = self._bronze(bronze).offsets(overlap)
-            waiting |= {batch.sequence for batch in difference(overlap, there)}
-        return waiting
+    def _typed_version(self, method: Callable[..., Any]) -> Any:
+        def commit(method: Callable[..., Any], *args: Any) -> None:
+            self.pause("commit")
+            method(*args)
+            self.pause("index")
 
-    @staticmethod
-    def _bronze(version: DeltaTable) -> NotedVersion:
-        return NotedVersion(version.table_uri, "", version)
+        def totals(method: Callable[..., Any]) -> Any:
+            found = method()
+            self.compared += bool(found)
+            return found
 
-    def _decode(
-        self, wanted: BatchOffsets, bronze: DeltaTable, quarantined: int = 0
-    ) -> tuple[list[DataFile], dict[tuple[Batch, int, int], QuarantineEntry]]:
-        """Decode some offsets of one version of the bronze table."""
-        from tidemark.silver.typed.spark_decoder import DecodeRequest
-
-        here = self._bronze(bronze).offsets(wanted)
-        if not here:
-            return [], {}
-        request = DecodeRequest(
-            pipeline="events@typed",
-            version=bronze.version(),
-            offsets=here,
-            schemas={},
-            oversized={},
-            quarantined=quarantined,
-        )
-        files, bad = [], {}
-        for file in self.decoder.decode(request):
-            if not file.quarantined:
-                files.append(file)
-                continue
-            for row in pq.read_table(Path(self.index_uri, file.path)).to_pylist():
-                batch = Batch(row["plan_sequence"], row["topic_id"])
-                bad[batch, row["partition"], row["offset"]] = QuarantineEntry(**row)
-        return files, bad
-
-    # -- the quarantine --------------------------------------------------------------------------
-
-    def _index(
-        self,
-        index: OpenedIndex,
-        typed: NotedVersion,
-        bronze: DeltaTable,
-        bad: Mapping[tuple[Batch, int, int], QuarantineEntry],
-    ) -> bool:
-        """Let the quarantine follow the typed table; return whether there was a commit."""
-        changes = index.changes(typed)
-        last = Bookmark.from_metadata(typed.newest_note(over_deletions=True))
-        if changes == [] or last is None:
-            return False
-        plans = index.plans(changes)
-        if plans is None:
-            newest = self.lake.control.summary("events").last_sequence
-            plans = SpanSet.of([Span(1, newest + 1)])
-        found = read_since(self.lake.control, "events", last, last.publish, plans)
-        if found is None:
-            raise ControlConflict(pipeline="events", event_number=0)
-        claims = claimed(found.before.values(), last)
-
-        def entries_at(offsets: BatchOffsets) -> list[QuarantineEntry]:
-            """Records of a killed decoder are decoded again for their reasons."""
-            places = places_of(offsets)
-            known = dict(bad)
-            if any(place not in known for place in places):
-                known = {**self._decode(offsets, bronze)[1], **known}
-            return [known.get(place) or _lacked(*place) for place in places]
-
-        index.follow(typed, changes, claims, self._bronze(bronze), entries_at)
-        return True
+        version = method()
+        hooks = {"commit": commit, "clear": self._before("clear"), "totals": totals}
+        return version and _hooked(version, **hooks)
 
     # -- what the tables have --------------------------------------------------------------------
 
@@ -269,25 +161,69 @@ class Follower:
 
     @staticmethod
     def _places(uri: str) -> list[tuple[int, int, int]]:
+        if not DeltaTable.is_deltatable(uri):
+            return []
         rows = pa.table(DeltaTable(uri).scan()).to_pylist()
         return sorted((row["plan_sequence"], row["partition"], row["offset"]) for row in rows)
 
 
-def places_of(offsets: BatchOffsets) -> list[tuple[Batch, int, int]]:
-    return [
-        (batch, partition, offset)
-        for batch, spans in sorted(offsets.items())
-        for partition, some in sorted(spans.items())
-        for span in some
-        for offset in range(span.start, span.end)
-    ]
+class _Hooked:
+    """An object with hooks, which are called with its methods and their arguments."""
+
+    def __init__(self, target: Any, **hooks: Callable[..., Any]) -> None:
+        self._target = target
+        self._hooks = hooks
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._target, name)
+        if hook := self._hooks.get(name):
+            return lambda *args, **options: hook(found, *args, **options)
+        return found
 
 
-def _lacked(batch: Batch, partition: int, offset: int) -> QuarantineEntry:
-    return QuarantineEntry(
-        topic_id=batch.topic_id,
-        plan_sequence=batch.sequence,
-        partition=partition,
-        offset=offset,
-        reason=LACKS,
-    )
+def _hooked(target: Any, **hooks: Callable[..., Any]) -> Any:
+    return _Hooked(target, **hooks)
+
+
+class _PausedIndex(QuarantineIndex):
+    def __init__(self, follower: Follower) -> None:
+        super().__init__(follower.index_uri)
+        self._follower = follower
+
+    def open(self) -> OpenedIndex | None:
+        found, before = super().open(), self._follower._before("entries")
+        return found and OpenedIndex(_hooked(found.version, commit=before))
+
+
+class _Resolver:
+    """Resolves the schemas of the lake. Schemas of unreadable records do not fit."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+
+    def resolve_plans(
+        self, offsets: BatchOffsets
+    ) -> tuple[ResolvedSchemas, Mapping[int, SchemaConflict]]:
+        found, waiting = self._follower.lake.schemas.resolve_plans(offsets)
+        unreadable = {
+            batch.sequence: SchemaConflict(
+                pipeline="events@typed",
+                part="value",
+                schema_id=9,
+                partition=partition,
+                offset=offset,
+                differences=("another type",),
+            )
+            for offset in self._follower.unreadable
+            for batch, spans in offsets.items()
+            for partition, some in spans.items()
+            if offset in some
+        }
+        return found, {**waiting, **unreadable}
+
+
+def at(
+    plan: int, *spans: tuple[int, int], partition: int = 0
+) -> dict[Batch, Mapping[int, SpanSet]]:
+    """Return some offsets of a plan of topic `id-1`."""
+    return {Batch(plan, "id-1"): {partition: SpanSet.of([Span(*span) for span in spans])}}

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from tests.support.services import NOW, PortAdapters, PortTyped, Services
 from tidemark.app.silver import TypedPart
 from tidemark.bronze.ingest.landed_log import LandedLog
 from tidemark.core.datafile import DataFile, plan_folder
+from tidemark.core.decode_work import DecodeRequest
 from tidemark.core.following import Batch
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
@@ -43,9 +44,6 @@ from tidemark.spec.decode import REST, DecodeSpec, Format, Part, PayloadSpec, Qu
 from tidemark.spec.fields import FieldType
 from tidemark.spec.flattening import TOMBSTONE, column_name
 from tidemark.spec.model import PipelineSpec
-
-if TYPE_CHECKING:
-    from tidemark.silver.typed.spark_decoder import DecodeRequest
 
 Patch: TypeAlias = Callable[[type, str, Callable[..., Any]], None]
 

@@ -71,6 +71,7 @@ class DecodeRound:
             examined=examined,
             earlier=earlier,
             publish=publish,
+            # fence: typed-offsets-are-not-added
             missing=difference(found.missing(earlier, publish), present),
             surplus=found.surplus(earlier, publish),
         )
@@ -152,8 +153,9 @@ class DecodeRound:
         pending = limited_pending(exact)
         is_moved = (
             earlier is None
+            # fence: bookmark-moves-without-rows
             or self.found.is_visible
-            or earlier.publish is not self.publish
+            or earlier.publish is not self.publish  # fence: policy-moves-the-bookmark
             # Examined plans that are not required are done: the next round examines others.
             or earlier.pending != pending
         )

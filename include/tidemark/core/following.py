@@ -15,8 +15,9 @@ The protocol is in docs/adr/0028-derived-tables-follow-the-ledger.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tidemark.core.bookmark import Bookmark, OffsetList
@@ -24,9 +25,11 @@ from tidemark.core.event_rows import Row, check_no_duplicates, decode, event_dig
 from tidemark.core.events import EventKind
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import (
+    Span,
     SpanSet,
     difference_by_partition,
     intersection_by_partition,
+    spans_by_partition,
     union_by_partition,
 )
 from tidemark.core.plan_history import superseding_plans
@@ -55,6 +58,26 @@ class Batch(NamedTuple):
 BatchOffsets: TypeAlias = Mapping[Batch, Mapping[int, SpanSet]]
 """Offsets by batch and partition, without empty batches and partitions."""
 
+
+class Totals(NamedTuple):
+    """Totals of the rows of one batch in one partition.
+
+    Attributes:
+        rows: Number of rows.
+        first, last: Lowest and highest offset.
+        sum, squares: Sums of the offsets and of their squares, each offset as a remainder.
+    """
+
+    rows: int
+    first: int
+    last: int
+    sum: int
+    squares: int
+
+
+BatchTotals: TypeAlias = Mapping[Batch, Mapping[int, Totals]]
+"""Totals by batch and partition."""
+
 _NO_PLANS = SpanSet()
 
 
@@ -79,7 +102,12 @@ def claimed(plans: Iterable[PlanRecord], bookmark: Bookmark) -> BatchOffsets:
         plans: Plans at the event of the bookmark.
         bookmark: The bookmark.
     """
-    decoded = [plan for plan in plans if plan.plan.sequence not in bookmark.pending]
+    decoded = [
+        plan
+        for plan in plans
+        # fence: pending-plans-are-not-claimed
+        if plan.plan.sequence not in bookmark.pending
+    ]
     return required(decoded, bookmark.publish)
 
 
@@ -139,6 +167,60 @@ def listed_part(offsets: BatchOffsets, listed: OffsetList | None) -> BatchOffset
         for batch, spans in offsets.items()
     }
     return {batch: spans for batch, spans in part.items() if spans}
+
+
+def places_of(offsets: BatchOffsets) -> Iterator[tuple[Batch, int, int]]:
+    """Iterate over batch, partition and offset of each of the offsets."""
+    for batch, partition, span in _ranges_of(offsets):
+        for offset in range(span.start, span.end):
+            yield batch, partition, offset
+
+
+def first_ranges(offsets: BatchOffsets, most: int) -> BatchOffsets:
+    """Return the offsets of the first ranges, at most `most` of them."""
+    found: dict[Batch, list[tuple[int, Span]]] = {}
+    for batch, partition, span in islice(_ranges_of(offsets), most):
+        found.setdefault(batch, []).append((partition, span))
+    return {batch: spans_by_partition(placed) for batch, placed in found.items()}
+
+
+def _ranges_of(offsets: BatchOffsets) -> Iterator[tuple[Batch, int, Span]]:
+    for batch, spans in sorted(offsets.items(), key=lambda each: each[0]):
+        for partition, some in sorted(spans.items()):
+            for span in some:
+                yield batch, partition, span
+
+
+def compared_totals(
+    plans: Iterable[PlanRecord], typed: BatchTotals, bronze: BatchTotals
+) -> tuple[BatchOffsets, BatchOffsets]:
+    """Compare the rows of a typed table with those of its bronze table by their totals.
+
+    Args:
+        plans: The plans of the bronze table.
+        typed: Totals of the typed table.
+        bronze: Totals of the bronze table.
+
+    Returns:
+        The landed offsets at which both tables have the same rows. Then ranges that contain all
+        other typed rows: their offsets are unknown.
+    """
+    landed = _by_batch(plans, _landed)
+    same: dict[Batch, dict[int, SpanSet]] = {}
+    unknown: dict[Batch, dict[int, SpanSet]] = {}
+    for batch, own in typed.items():
+        for partition, totals in own.items():
+            spans = landed.get(batch, {}).get(partition)
+            if (
+                spans
+                # fence: same-totals-are-the-same-rows
+                and totals == bronze.get(batch, {}).get(partition)
+            ):
+                same.setdefault(batch, {})[partition] = spans
+            else:
+                span = Span(totals.first, totals.last + 1)
+                unknown.setdefault(batch, {})[partition] = SpanSet.of([span])
+    return same, unknown
 
 
 # -- the plans since a bookmark ------------------------------------------------------------------
@@ -223,6 +305,7 @@ def read_since(
     """
     is_other_rule = bookmark.publish is not publish
     recent = reader.rows_since(pipeline, 0 if is_other_rule else bookmark.event)
+    # fence: followed-event-is-known-by-its-digest
     if _digest_of(recent, bookmark.event) != bookmark.digest:
         return None
     if is_other_rule:

@@ -14,13 +14,13 @@ from functools import reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from tidemark.core.datafile import DataFile
-from tidemark.core.following import Batch, BatchOffsets, union
+from tidemark.core.following import Batch, BatchOffsets, BatchTotals, Totals, union
 from tidemark.core.offsets import Span, spans_by_partition, union_by_partition
-from tidemark.delta import commit_log
+from tidemark.delta import commit_log, row_queries
 from tidemark.delta.checked_commits import Change
 from tidemark.delta.copied_tables import for_writing
 from tidemark.delta.delta_errors import translates_delta_errors
@@ -31,7 +31,7 @@ from tidemark.delta.replacement import spooled_reader, table_batches
 from tidemark.delta.row_queries import any_of, offsets_condition
 from tidemark.delta.row_removal import RowRemoval, at_offsets, of_plan
 from tidemark.delta.storage import folder_of
-from tidemark.delta.table_checks import check_removals
+from tidemark.delta.table_checks import check_owner, check_removals
 from tidemark.delta.table_io import newest_table, open_if_exists, query_rows, utc_datetime
 from tidemark.delta.table_properties import WRITER_PROPERTIES
 from tidemark.delta.widened_maps import has_widened_maps
@@ -74,16 +74,26 @@ class NotedTable:
     Args:
         uri: The table.
         key: Name of the notes in the metadata of commits.
+        owner: The pipeline of the table; None for a table that the caller checks.
     """
 
-    def __init__(self, uri: str, key: str) -> None:
+    def __init__(self, uri: str, key: str, owner: str | None = None) -> None:
         self._uri = uri
         self._key = key
+        self._owner = owner
 
     def open(self) -> NotedVersion | None:
-        """Return the newest version; None without a table."""
+        """Return the newest version; None without a table.
+
+        Raises:
+            ForeignTable: The table has another owner.
+        """
         table = open_if_exists(self._uri)
-        return None if table is None else NotedVersion(self._uri, self._key, table)
+        if table is None:
+            return None
+        if self._owner is not None:
+            check_owner(table, self._uri, self._owner)  # fence: followed-table-is-the-own-one
+        return NotedVersion(self._uri, self._key, table)
 
 
 @translates_delta_errors
@@ -135,6 +145,7 @@ class NotedVersion:
                 if commit["version"] in notes:
                     return commit
                 is_deletion = over_deletions and commit.get("operation") == "DELETE"
+                # fence: note-before-another-change-of-rows-is-unknown
                 if not is_deletion and not _changes_no_rows(commit):
                     return None
         return None
@@ -165,6 +176,48 @@ class NotedVersion:
             query_rows(self._table, _ISLANDS.format(condition=condition), condition)
         )
 
+    def totals(self) -> BatchTotals:
+        """Return the totals of the rows by plan and partition."""
+        found: dict[Batch, dict[int, Totals]] = {}
+        for row in query_rows(self._table, _TOTALS) if self._table.file_uris() else ():
+            batch, partition = (
+                Batch(row.pop("plan_sequence"), row.pop("topic_id")),
+                row.pop("partition"),
+            )
+            found.setdefault(batch, {})[partition] = Totals(**row)
+        return found
+
+    def row_count(self) -> int | None:
+        """Return the number of rows; None if the files lack statistics."""
+        return row_queries.row_count(self._table)
+
+    def clear(self, note: object, columns: Schema, reasons: Mapping[str, str]) -> None:
+        """Commit a note, remove all rows, and replace the columns.
+
+        Args:
+            note: As for `commit`.
+            columns: The new columns.
+            reasons: Further metadata of the commit: who requested it, and why.
+
+        Raises:
+            TableConflict, TableAltered: As for `commit`.
+        """
+        import pyarrow as pa
+
+        newest = newest_table(self._uri)
+        self._check_follows(newest)
+        check_removals(newest, self._uri)
+        try:
+            write_deltalake(
+                for_writing(newest),
+                pa.schema(columns.to_arrow()).empty_table(),
+                mode="overwrite",
+                schema_mode="overwrite",
+                commit_properties=_properties({self._key: note, **reasons}),
+            )
+        except CommitFailedError as refused:
+            raise TableConflict.of_version(self._uri, self._table.version()) from refused
+
     def commit(self, note: object, change: RowChange) -> None:
         """Commit a note and a change of rows right after this version.
 
@@ -176,18 +229,14 @@ class NotedVersion:
             TableConflict: Another commit came first; nothing was changed.
             TableAltered, SetupError, UnreadableFile: Rows cannot be removed.
         """
-        metadata = json.dumps({self._key: note})
+        metadata = {self._key: note}
         newest = newest_table(self._uri)
         self._check_follows(newest)
         try:
             if change.removed and has_widened_maps(newest):
-                self._replace_in_files(newest, metadata, change)
+                self._replace_in_files(newest, json.dumps(metadata), change)
                 return
-            properties = CommitProperties(
-                # fence: noted-commit-follows-its-version
-                max_commit_retries=0,
-                custom_metadata={"userMetadata": metadata},
-            )
+            properties = _properties(metadata)
             if change.removed or change.rows is not None:
                 self._replace(newest, properties, change)
             else:
@@ -264,6 +313,14 @@ class NotedVersion:
         return {version: own[self._key] for version, own in found if self._key in own}
 
 
+def _properties(metadata: Mapping[str, object]) -> CommitProperties:
+    return CommitProperties(
+        # fence: noted-commit-follows-its-version
+        max_commit_retries=0,
+        custom_metadata={"userMetadata": json.dumps(metadata)},
+    )
+
+
 def _digest_in(table: DeltaTable, ref: CommitRef) -> str | None:
     """Return the digest of the commit of a table with the version of `ref`."""
     return commit_log.commit_digest(table, ref.version)
@@ -300,6 +357,15 @@ _ISLANDS = """
               FROM t WHERE {condition}))
     GROUP BY plan_sequence, topic_id, partition, island
 """
+
+
+_TOTALS = """
+    SELECT plan_sequence, topic_id, partition, count(*) AS rows,
+           min("offset") AS first, max("offset") AS last, sum("offset" % 4294967291) AS sum,
+           sum(("offset" % 65521) * ("offset" % 65521)) AS squares
+    FROM t GROUP BY plan_sequence, topic_id, partition
+"""
+"""The remainders keep the sums of a billion rows below 2**63."""
 
 
 def _batch_offsets(islands: Iterable[Mapping[str, Any]]) -> BatchOffsets:

@@ -97,6 +97,8 @@ class QuarantineReason(StrEnum):
     """The spec has an envelope, and the value does not have its operation."""
     RULE_BROKEN = "rule_broken"
     """The record is decoded, and breaks a row rule."""
+    DECODABLE = "decodable"
+    """The record can be decoded now. A decode that was killed has not recorded why it failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tidemark.core.bookmark import Bookmark, OffsetList
+from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.following import Batch, BatchOffsets
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.publication import PublishRule
@@ -93,7 +96,8 @@ class Tables:
                 for offset in range(span.start, span.end)
             ]
 
-        index.follow(typed, index.changes(typed), claims, version(self.bronze), entries_at)
+        found = index.differences(typed, index.changes(typed), claims, version(self.bronze))
+        index.follow(typed, found, entries_at(found.lacking))
 
     def entries(self) -> Mapping[int, str]:
         """Return the reasons of all entries by offset."""
@@ -191,8 +195,42 @@ def test_a_late_commit_to_the_quarantine_is_refused(tables: Tables) -> None:
     tables.decode(8, decoded=WHOLE)
     tables.follow(CLAIMS)
     with pytest.raises(TableConflict):
-        late.follow(typed, None, CLAIMS, version(tables.bronze), lambda _: [])
+        late.follow(typed, late.differences(typed, None, CLAIMS, version(tables.bronze)))
     assert [*tables.entries()] == [7, 9]
+
+
+def test_the_entries_of_one_commit_are_added_as_files(tables: Tables) -> None:
+    """Entries at its offsets are replaced. Entries that are no longer claimed are removed."""
+    tables.decode(*range(6), decoded=WHOLE)
+    tables.follow(CLAIMS, reason="before")
+    index, decoded = tables.opened(), places(7, 8, 9)
+    entry = QuarantineEntry(
+        topic_id="id-1", partition=0, offset=8, plan_sequence=1, reason="malformed"
+    )
+    name = f"{plan_folder(1, uuid4())}.parquet"
+    rows_of_entry = pa.Table.from_pylist([asdict(entry)], pa.schema(INDEX_SCHEMA.to_arrow()))
+    pq.write_table(rows_of_entry, Path(tables.index, name))
+    file = DataFile(
+        path=name,
+        size=Path(tables.index, name).stat().st_size,
+        modified_ms=0,
+        partition=0,
+        records=1,
+        first=8,
+        last=8,
+        earliest_ms=None,
+        latest_ms=None,
+    )
+    assert QuarantineIndex(tables.index).entries_in([file]) == [entry]
+    tables.decode(decoded=OffsetList(spans={"id-1": {0: SpanSet.of([Span(7, 10)])}}))
+    typed, change = version(tables.typed), index.own_change(decoded, places(*range(7, 10)))
+    index.follow(typed, change, files=[file])
+    assert tables.entries() == {8: "malformed"}
+    assert tables.opened().changes(typed) == []
+
+
+def test_a_quarantine_that_does_not_exist_has_no_version(tmp_path: Path) -> None:
+    assert QuarantineIndex(str(tmp_path / "none")).open() is None
 
 
 def write(uri: str, *entries: QuarantineEntry) -> None:

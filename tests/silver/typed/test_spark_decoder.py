@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.framed_lake import FramedLake
 from tidemark.core.datafile import DataFile
+from tidemark.core.decode_work import DecodeRequest
 from tidemark.core.following import Batch
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.silver.typed.errors import TooManyQuarantined
-from tidemark.silver.typed.spark_decoder import DecodeRequest
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
 from tidemark.spec.fields import Struct
 

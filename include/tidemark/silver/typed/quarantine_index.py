@@ -6,12 +6,14 @@ followed. An entry has no payload, because the bronze table has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tidemark.core.bookmark import Bookmark
+from tidemark.core.datafile import DataFile
 from tidemark.core.following import (
+    Batch,
     BatchOffsets,
     difference,
     intersection,
@@ -23,6 +25,8 @@ from tidemark.delta import row_queries
 from tidemark.delta.data_table import DeltaDataTable
 from tidemark.delta.delta_errors import translates_delta_errors
 from tidemark.delta.noted_commits import CommitRef, NotedTable, NotedVersion, RowChange
+from tidemark.delta.replacement import table_batches
+from tidemark.delta.storage import folder_of
 from tidemark.delta.table_io import open_if_exists, query_rows
 from tidemark.silver.typed.columns import INDEX_SCHEMA
 from tidemark.silver.typed.quarantine_record import QuarantinedRecord
@@ -58,6 +62,11 @@ class QuarantineEntry:
     detail: str | None = None
     schema_id: int | None = None
 
+    @property
+    def place(self) -> tuple[Batch, int, int]:
+        """The record's batch, partition and offset."""
+        return Batch(self.plan_sequence, self.topic_id), self.partition, self.offset
+
 
 @translates_delta_errors
 class QuarantineIndex:
@@ -77,6 +86,13 @@ class QuarantineIndex:
             pipeline: The owner of the table.
         """
         DeltaDataTable(self._uri, INDEX_SCHEMA, grows=True).prepare(pipeline)
+
+    def entries_in(self, files: Sequence[DataFile]) -> Sequence[QuarantineEntry]:
+        """Return the entries in files that a decoder has written to the folder of the table."""
+        import pyarrow as pa
+
+        batches = table_batches(folder_of(self._uri), files, pa.schema(INDEX_SCHEMA.to_arrow()))
+        return [QuarantineEntry(**row) for batch in batches for row in batch.to_pylist()]
 
     def open(self) -> OpenedIndex | None:
         """Return the newest version; None without a table.
@@ -203,6 +219,19 @@ def _query(uri: str, sql: str, where: str = "true") -> list[dict[str, Any]]:
     return [] if table is None or not table.file_uris() else query_rows(table, sql, where)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryChange:
+    """A change of entries.
+
+    Attributes:
+        outdated: Offsets of entries to remove.
+        lacking: Offsets that contain those of all new entries.
+    """
+
+    outdated: BatchOffsets = field(default_factory=dict)
+    lacking: BatchOffsets = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class OpenedIndex:
     """One version of a quarantine.
@@ -242,15 +271,14 @@ class OpenedIndex:
             found = found.union(each.plans)
         return found
 
-    def follow(
+    def differences(
         self,
         typed: NotedVersion,
         changes: Sequence[Bookmark] | None,
         claims: BatchOffsets,
         bronze: NotedVersion,
-        entries_at: Callable[[BatchOffsets], Iterable[QuarantineEntry]],
-    ) -> None:
-        """Commit the changes of entries that follow from the typed table.
+    ) -> EntryChange:
+        """Return the changes of entries that follow from the typed table.
 
         An entry is a claimed offset that the bronze table has, and the typed table lacks. Entries
         at decoded offsets are written again, because a record that failed again may have another
@@ -261,10 +289,6 @@ class OpenedIndex:
             changes: Result of `changes`.
             claims: The offsets of `plans` that the newest bookmark of the typed table claims.
             bronze: The version of the bronze table that was decoded.
-            entries_at: Returns the entries at some offsets, each with its reason.
-
-        Raises:
-            TableConflict: Another commit came first; nothing was changed.
         """
         entries = self.version.offsets()
         decoded = claims
@@ -276,8 +300,42 @@ class OpenedIndex:
         if changes is None:
             lacking = difference(lacking, entries)
         outdated = union([intersection(entries, present), difference(entries, claims)])
-        rows = _batches(entries_at(lacking)) if lacking else None
-        self.version.commit(list(typed.ref), RowChange(removed=outdated, added=lacking, rows=rows))
+        return EntryChange(outdated=outdated, lacking=lacking)
+
+    def own_change(self, decoded: BatchOffsets, claims: BatchOffsets) -> EntryChange:
+        """Return the changes of entries after the only commit that the quarantine has to follow.
+
+        Args:
+            decoded: The offsets that the commit decoded, of which some may have failed.
+            claims: As for `differences`.
+        """
+        entries = self.version.offsets()
+        outdated = union([intersection(entries, decoded), difference(entries, claims)])
+        return EntryChange(outdated=outdated, lacking=decoded)
+
+    def follow(
+        self,
+        typed: NotedVersion,
+        change: EntryChange,
+        entries: Sequence[QuarantineEntry] = (),
+        files: Sequence[DataFile] = (),
+    ) -> None:
+        """Commit a change of entries.
+
+        Args:
+            typed: The version of the typed table that was followed.
+            change: Result of `differences` or `own_change`.
+            entries: New entries.
+            files: Files with new entries, in the folder of the quarantine.
+
+        Raises:
+            TableConflict: Another commit came first; nothing was changed.
+        """
+        rows = _batches(entries) if entries else None
+        row_change = RowChange(
+            removed=change.outdated, added=change.lacking, files=files, rows=rows
+        )
+        self.version.commit(list(typed.ref), row_change)
 
 
 def _commit_ref(note: Any) -> CommitRef | None:

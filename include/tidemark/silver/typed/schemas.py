@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self
 
 from tidemark.bronze.ingest.protocols import DataLog, DataTable
-from tidemark.core.offsets import SpanSet
+from tidemark.core.following import BatchOffsets
+from tidemark.core.offsets import SpanSet, union_by_partition
 from tidemark.silver.typed.errors import (
     RegistryFailure,
     RegistryUnavailable,
@@ -146,6 +147,24 @@ class ResolvedSchemas:
     conflicts: Mapping[int, SchemaConflict] = field(default_factory=dict)
     oversized: Mapping[Part, tuple[int, ...]] = field(default_factory=dict)
 
+    def joined(self, later: Self) -> Self:
+        """Return the schemas of both. The columns of `later` contain those of this value."""
+        return replace(
+            later,
+            ids=_joined_ids(self.ids, later.ids),
+            columns={**self.columns, **later.columns},
+            oversized=_joined_ids(self.oversized, later.oversized),
+        )
+
+
+def _joined_ids(
+    some: Mapping[Part, tuple[int, ...]], others: Mapping[Part, tuple[int, ...]]
+) -> Mapping[Part, tuple[int, ...]]:
+    return {
+        part: tuple(sorted({*some.get(part, ()), *others.get(part, ())}))
+        for part in {**some, **others}
+    }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaResolver:
@@ -169,8 +188,18 @@ class SchemaResolver:
     table: TypedTable
     unknown_ids: set[int] = field(default_factory=set)
 
-    def resolve(self, topic_id: str, spans: Mapping[int, SpanSet]) -> ResolvedSchemas:
+    def resolve(
+        self,
+        topic_id: str,
+        spans: Mapping[int, SpanSet],
+        columns: Mapping[Part, FieldType] | None = None,
+    ) -> ResolvedSchemas:
         """Return the schemas of records at some offsets of one incarnation; store new schemas.
+
+        Args:
+            topic_id: Incarnation of the topic.
+            spans: The offsets by partition.
+            columns: Columns that the typed table will have; None for its present columns.
 
         Raises:
             RegistryFailure: The registry rejected a request; or it is unavailable, and not all
@@ -179,8 +208,8 @@ class SchemaResolver:
         """
         if not self.decode.framed_parts:
             return ResolvedSchemas()
-        fitting_ids, columns, oversized = {}, {}, {}
-        present = self.table.columns()
+        fitting_ids, wanted, oversized = {}, {}, {}
+        present = self.table.columns() if columns is None else columns
         for part in self.decode.framed_parts:
             first: dict[int, dict[int, int]] = {}
             for (partition, schema_id), offset in self.bronze.schema_ids(
@@ -222,8 +251,45 @@ class SchemaResolver:
             if excess:
                 oversized[part] = tuple(sorted(excess))
             if column is not None:
-                columns[part] = column
-        return ResolvedSchemas(ids=fitting_ids, columns=columns, oversized=oversized)
+                wanted[part] = column
+        return ResolvedSchemas(ids=fitting_ids, columns=wanted, oversized=oversized)
+
+    def resolve_plans(
+        self, offsets: BatchOffsets
+    ) -> tuple[ResolvedSchemas, Mapping[int, SchemaConflict]]:
+        """Return the schemas of records of whole plans; store new schemas.
+
+        Without a conflict, the records are read together. Otherwise, each plan is read alone, from
+        the oldest on, and a plan with a conflict adds no columns.
+
+        Returns:
+            The schemas of the plans without a conflict, and a conflict of each other plan.
+
+        Raises:
+            RegistryFailure, SchemaReplaced: As for `resolve`.
+        """
+        together = self._resolve_batches(offsets, ResolvedSchemas())
+        if not together.conflicts:
+            return together, {}
+        fitting, waiting = ResolvedSchemas(), dict[int, SchemaConflict]()
+        for batch, spans in sorted(offsets.items(), key=lambda each: each[0]):
+            found = self._resolve_batches({batch: spans}, fitting)
+            if found.conflicts:
+                waiting.setdefault(batch.sequence, next(iter(found.conflicts.values())))
+            else:
+                fitting = found
+        return fitting, waiting
+
+    def _resolve_batches(self, offsets: BatchOffsets, before: ResolvedSchemas) -> ResolvedSchemas:
+        """Return the schemas of some batches, joined with earlier ones; or a conflict."""
+        found = before
+        for topic_id in sorted({batch.topic_id for batch in offsets}):
+            own = (spans for batch, spans in offsets.items() if batch.topic_id == topic_id)
+            new = self.resolve(topic_id, union_by_partition(own), found.columns or None)
+            if new.conflicts:
+                return new
+            found = found.joined(new)
+        return found
 
     def _widened_column(
         self, part: Part, column: FieldType | None, schema: RegisteredSchema

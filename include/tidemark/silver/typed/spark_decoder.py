@@ -22,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 from pyspark.sql.types import DataType, StructField, StructType
 
 from tidemark.core.datafile import DataFile, plan_folder
+from tidemark.core.decode_work import DecodeRequest
 from tidemark.core.following import BatchOffsets
 from tidemark.core.offsets import SpanSet, union_by_partition
 from tidemark.core.origins import DecodeOrigin
@@ -68,29 +69,6 @@ _REASON, _PART, _DETAIL, _SCHEMA_ID = "__reason", "__part", "__detail", "__schem
 _SHOWN_REASONS, _MOST_REASONS = 5, 1_000
 
 _Schemas: TypeAlias = Mapping[Part, WriterSchemas]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeRequest:
-    """Records of a bronze table to decode.
-
-    Attributes:
-        pipeline: The pipeline of the typed table.
-        version: Version of the bronze table.
-        offsets: The offsets, by batch and partition; at least one, and each in one batch. Rows with
-            another plan number, such as those of an unrecorded replacement, are not decoded.
-        schemas: Ids of the records' schemas, ascending, by part.
-        oversized: Ids of schemas that exceed a limit, by part.
-        quarantined: Number of these records that are in quarantine already, and do not count for
-            its limit.
-    """
-
-    pipeline: str
-    version: int
-    offsets: BatchOffsets
-    schemas: Mapping[str, Sequence[int]]
-    oversized: Mapping[str, Sequence[int]]
-    quarantined: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,435 @@
+"""Decodes of a bronze table into its typed table and quarantine, which follow its ledger.
+
+The driver finds work, and resolves the schemas of its records (`next`, `replay`). A job decodes
+them in rounds (`decode`), and connects to no registry. No table records the work: after any
+interruption, `next` finds it again.
+
+The protocol is in docs/adr/0028-derived-tables-follow-the-ledger.md. Only tests use this module so
+far.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import NamedTuple
+
+from tidemark.bronze.ingest.ledgers import missing_rows, read_checked_ledger
+from tidemark.core.bookmark import MAX_RUNS, Bookmark
+from tidemark.core.datafile import DataFile
+from tidemark.core.decode_round import cleared_bookmark
+from tidemark.core.decode_work import EVERY_PLAN, Decoded, DecodeRequest, DecodeWork
+from tidemark.core.errors import OnlyCopy, TidemarkError
+from tidemark.core.following import (
+    BatchOffsets,
+    first_ranges,
+    intersection,
+    places_of,
+    read_all,
+    union,
+)
+from tidemark.core.offsets import SpanSet, size_of
+from tidemark.delta.conflicts import retry_on_conflict
+from tidemark.delta.errors import CommitConflict, ControlConflict
+from tidemark.delta.noted_commits import NotedVersion, RowChange
+from tidemark.silver.typed.columns import typed_schema
+from tidemark.silver.typed.errors import RegistryFailure, SchemaReplaced
+from tidemark.silver.typed.followed_tables import (
+    FollowedTables,
+    FollowPorts,
+    FollowState,
+    Look,
+    bookmark_of,
+)
+from tidemark.silver.typed.quarantine_index import EntryChange, QuarantineEntry
+from tidemark.silver.typed.schemas import ResolvedSchemas
+from tidemark.spec.decode import QuarantineReason
+from tidemark.spec.model import PipelineSpec
+
+log = logging.getLogger(__name__)
+
+_MOST_ROUNDS = 100
+"""Default maximum number of rounds of a decode."""
+_EXAMINED = 100
+"""Maximum number of pending plans that a round examines first."""
+_RENEWED_AFTER = timedelta(days=7)
+"""Age of a bookmark that is repeated. The log of a table keeps a commit for 30 days."""
+
+
+class _Commit(NamedTuple):
+    """A commit to the typed table, which the quarantine has to follow.
+
+    Attributes:
+        look: The look before the commit.
+        bookmark: Its bookmark.
+        offsets: The offsets that it decoded.
+        failed: Files with the entries of records that could not be decoded.
+        changes: Its changes.
+    """
+
+    look: Look
+    bookmark: Bookmark
+    offsets: BatchOffsets
+    failed: Sequence[DataFile]
+    changes: Decoded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decodes:
+    """Decodes the bronze table of one pipeline.
+
+    Attributes:
+        spec: The pipeline of the typed table.
+        ports: Its ports.
+    """
+
+    spec: PipelineSpec
+    ports: FollowPorts
+
+    @property
+    def _tables(self) -> FollowedTables:
+        return FollowedTables(
+            pipeline=self.spec.origin,
+            publish=self.spec.decoding().publish,
+            most=self.spec.records_per_chunk,
+            examined=_EXAMINED,
+            ports=self.ports,
+        )
+
+    # -- the driver ------------------------------------------------------------------------------
+
+    def next(self, done: SpanSet | None = None) -> DecodeWork | None:
+        """Return the next work; None if both tables are up to date. Needs no JVM.
+
+        Creates missing tables, stores new schemas, adds columns, and repeats a bookmark that is a
+        week old. A plan whose schema does not fit the columns waits. Its error is raised once no
+        other work is left.
+
+        Args:
+            done: Numbers of the plans that the caller has decoded already. They are left out, so
+                that a loop ends.
+
+        Raises:
+            SchemaConflict: The schema of a waiting plan does not fit the typed table.
+            RegistryFailure, SchemaReplaced: The schemas of the next plans are unknown.
+            ForeignTable: One of the tables belongs to another pipeline.
+            HistoriesDiverge: The bronze table and the control table diverge.
+            DuplicateRows: The bronze table has more rows than landed in it.
+            CommitConflict: Concurrent processes were first, several times.
+        """
+        plans = EVERY_PLAN.difference(done or SpanSet())
+        return retry_on_conflict(lambda: self._next(plans, {}))
+
+    def replay(self, offsets: BatchOffsets) -> DecodeWork | None:
+        """Return the work that decodes offsets again, together with the next work.
+
+        A work has at most `MAX_RUNS` ranges. Offsets that do not belong in the two tables are left
+        out, and plans with other schemas. Raises as `next`.
+        """
+        chosen = first_ranges(offsets, MAX_RUNS)
+        return retry_on_conflict(lambda: self._next(EVERY_PLAN, chosen))
+
+    def _next(self, plans: SpanSet, replayed: BatchOffsets) -> DecodeWork | None:
+        problems = list[TidemarkError]()
+        while True:
+            look = self._look_or_prepare(plans, replayed)
+            if look is None:
+                return None
+            again = look.step.replayed(replayed, look.chosen)
+            lacking = self._lacking_entries(look)
+            wanted = union([look.chosen, again, lacking])
+            try:
+                schemas, waiting = self.ports.schemas.resolve_plans(wanted)
+            except (RegistryFailure, SchemaReplaced) as unknown:
+                schemas, waiting, wanted = ResolvedSchemas(), {}, {}
+                problems.append(unknown)
+            problems += waiting.values()
+            wanted = {each: own for each, own in wanted.items() if each.sequence not in waiting}
+            # fence: plans-with-schema-conflicts-wait
+            plans = plans.difference(SpanSet.of_numbers(waiting))
+            # fence: decode-continues-after-schema-conflicts
+            if wanted or not any(batch.sequence in waiting for batch in look.chosen):
+                break
+        if not wanted and not self._needs_commit(look, lacking):
+            self._renew(look)
+            if problems:
+                raise problems[0]
+            return None
+        for problem in problems:
+            log.warning("plans wait pipeline=%s message=%s", self.spec.name, problem)
+        self.ports.prepare(schemas.columns)
+        own = SpanSet.of_numbers({batch.sequence for batch in wanted})
+        needs_schemas = bool(self.spec.decoding().framed_parts)
+        return DecodeWork(
+            plans=own if needs_schemas or not wanted else plans.union(own),
+            replayed={each: spans for each, spans in again.items() if each in wanted},
+            schemas={part.value: ids for part, ids in schemas.ids.items()},
+            oversized={part.value: ids for part, ids in schemas.oversized.items()},
+        )
+
+    def _look_or_prepare(self, plans: SpanSet, replayed: BatchOffsets) -> Look | None:
+        """Return a look, after creating missing tables; None if no offsets are required."""
+        look = self._tables.look(plans, replayed)
+        if look is not None or not self._tables.required():
+            return look
+        self.ports.prepare({})
+        return self._tables.look(plans, replayed)
+
+    def _lacking_entries(self, look: Look) -> BatchOffsets:
+        """Return the offsets that a killed decode left in neither table."""
+        if look.step.earlier is None:
+            return {}
+        return self._tables.entry_change(look.tables, look.changes).lacking
+
+    @staticmethod
+    def _needs_commit(look: Look, lacking: BatchOffsets) -> bool:
+        """Whether a decode without records has to commit to one of the tables."""
+        is_behind = look.changes != [] and not lacking
+        return is_behind or look.step.bookmark({}, {}, has_failed=False) is not None
+
+    def _renew(self, look: Look) -> None:
+        """Repeat a bookmark that the log of a table may soon lose."""
+        index, typed = look.tables.quarantine, look.tables.typed
+        bookmark = look.step.bookmark({}, {}, has_failed=False, renews=self._is_old(typed))
+        if bookmark is not None:
+            typed.commit(bookmark.as_metadata(), RowChange())
+        elif self._is_old(index.version):
+            # The typed table was renewed before, so its log keeps the commit that is named here.
+            index.follow(typed, EntryChange())
+
+    def _is_old(self, version: NotedVersion) -> bool:
+        at = version.noted_at(over_deletions=True)
+        return at is not None and at < self.ports.now() - _RENEWED_AFTER
+
+    # -- the job ---------------------------------------------------------------------------------
+
+    def decode(self, work: DecodeWork, most_rounds: int = _MOST_ROUNDS) -> Decoded:
+        """Make the rounds of `rounds`, and return the sum of their changes."""
+        return sum(self.rounds(work, most_rounds), Decoded())
+
+    def rounds(self, work: DecodeWork, most_rounds: int = _MOST_ROUNDS) -> Iterator[Decoded]:
+        """Make rounds until none of the work is left, or a limit is reached.
+
+        Each round makes at most one commit to each table. If another process was first, the round
+        begins again. Plans that land meanwhile may be left for the next work. A work without plans
+        decodes no record.
+
+        Args:
+            work: Result of `next` or `replay`.
+            most_rounds: Maximum number of rounds. The next work has the rest.
+
+        Yields:
+            The changes of each round, after its commits.
+
+        Raises:
+            TooManyQuarantined: More records fail than the spec allows.
+            ForeignTable, HistoriesDiverge, DuplicateRows, CommitConflict: As for `next`.
+        """
+        plans, replayed = work.plans, work.replayed
+        for _ in range(most_rounds):
+            commit = retry_on_conflict(partial(self._commit, work, plans, replayed))
+            is_followed = self._follow(work, commit)
+            if commit is None:
+                if is_followed:
+                    yield Decoded(rounds=1)
+                return
+            yield commit.changes
+            # If more plans wait than a bookmark lists, a decoded plan becomes pending again.
+            # fence: decode-chooses-a-plan-once
+            plans = plans.difference(commit.changes.plans)
+            if not commit.bookmark.pending.intersection(plans):
+                return
+            replayed = {}
+
+    def _commit(self, work: DecodeWork, plans: SpanSet, replayed: BatchOffsets) -> _Commit | None:
+        """Make one commit to the typed table; None if none is needed."""
+        look = self._tables.look(plans, replayed)
+        if look is None:
+            return None
+        step, (index, typed, bronze, _) = look.step, look.tables
+        again = step.replayed(replayed, look.chosen)
+        decoded = union([look.chosen, again])
+        entries = intersection(index.version.offsets(again), again)
+        files = self._decode(bronze, decoded, work, quarantined=_size(entries))
+        good = [file for file in files if not file.quarantined]
+        failed = [file for file in files if file.quarantined]
+        bookmark = step.bookmark(look.chosen, again, has_failed=bool(failed))
+        if bookmark is None:
+            return None
+        self._check_published(bookmark, decoded)
+        removed = union([step.surplus, again])
+        typed.commit(bookmark.as_metadata(), RowChange(removed=removed, added=decoded, files=good))
+        changes = Decoded(
+            plans=SpanSet.of_numbers({batch.sequence for batch in look.chosen}),
+            offsets=_size(decoded),
+            records=sum(file.records for file in good),
+            quarantined=sum(file.records for file in failed),
+            removed=_size(step.surplus),
+            rounds=1,
+        )
+        log.info(
+            "decoded pipeline=%s plans=%s offsets=%d records=%d quarantined=%d removed=%d "
+            "pending=%d",
+            self.spec.origin,
+            ",".join(f"{run.start}-{run.end - 1}" for run in changes.plans),
+            changes.offsets,
+            changes.records,
+            changes.quarantined,
+            changes.removed,
+            bookmark.pending.size,
+        )
+        return _Commit(look, bookmark, decoded, failed, changes)
+
+    def _decode(
+        self, bronze: NotedVersion, offsets: BatchOffsets, work: DecodeWork, *, quarantined: int
+    ) -> Sequence[DataFile]:
+        if not offsets:
+            return ()
+        request = DecodeRequest(
+            pipeline=self.spec.name,
+            version=bronze.ref.version,
+            offsets=offsets,
+            schemas=work.schemas,
+            oversized=work.oversized,
+            quarantined=quarantined,
+        )
+        return self.ports.decoder.decode(request)
+
+    def _check_published(self, bookmark: Bookmark, decoded: BatchOffsets) -> None:
+        """Raise if some decoded offsets have left the published view meanwhile.
+
+        The next decode would remove their rows. The check shortens the time in which they are
+        visible.
+        """
+        if not decoded:
+            return
+        newest = self._tables.plans_since(bookmark, bookmark.publish, SpanSet())
+        # fence: offsets-that-were-rejected-meanwhile-are-not-committed
+        if newest is None or intersection(newest.surplus(bookmark, bookmark.publish), decoded):
+            raise ControlConflict(pipeline=self.spec.origin, event_number=bookmark.event)
+
+    # -- the quarantine --------------------------------------------------------------------------
+
+    def _follow(self, work: DecodeWork, commit: _Commit | None) -> bool:
+        """Let the quarantine follow the typed table; return whether it had to."""
+        if commit is not None and self._follow_own(commit):
+            return True
+        return retry_on_conflict(lambda: self._follow_newest(work))
+
+    def _follow_own(self, commit: _Commit) -> bool:
+        """Let the quarantine follow a commit, if it was up to date before.
+
+        The files of the decoder have the entries, so no offsets are compared.
+
+        Returns:
+            Whether the quarantine has followed.
+        """
+        (index, typed, _, _), bookmark = commit.look.tables, commit.bookmark
+        if not commit.look.is_followed:  # fence: quarantine-was-up-to-date-before-the-commit
+            return False
+        if not bookmark.changes_quarantine:
+            return True
+        after = self.ports.typed.open()
+        if (
+            after is None
+            # fence: quarantine-follows-one-commit-alone
+            or after.notes_since(typed.ref) != [bookmark.as_metadata()]
+        ):
+            return False
+        try:
+            change = index.own_change(commit.offsets, self._tables.claims(index, after, []))
+            index.follow(after, change, files=commit.failed)
+        except CommitConflict:
+            return False
+        return True
+
+    def _follow_newest(self, work: DecodeWork) -> bool:
+        tables = self._tables.open()
+        if tables is None or bookmark_of(tables.typed) is None:
+            return False
+        index, typed, bronze, _ = tables
+        changes = index.changes(typed)
+        if changes == []:
+            return False
+        change = self._tables.entry_change(tables, changes)
+        # fence: entries-of-unknown-schemas-wait
+        if any(batch.sequence not in work.plans for batch in change.lacking):
+            return False
+        index.follow(typed, change, self._entries(bronze, change.lacking, work))
+        return True
+
+    def _entries(
+        self, bronze: NotedVersion, offsets: BatchOffsets, work: DecodeWork
+    ) -> Sequence[QuarantineEntry]:
+        """Decode the records of a killed decoder again, for the reasons of their failures."""
+        # These records were within the limit of the quarantine before.
+        files = self._decode(bronze, offsets, work, quarantined=_size(offsets))
+        failed = self.ports.index.entries_in([file for file in files if file.quarantined])
+        known = {each.place for each in failed}
+        decodable = [
+            QuarantineEntry(
+                plan_sequence=batch.sequence,
+                topic_id=batch.topic_id,
+                partition=partition,
+                offset=offset,
+                reason=QuarantineReason.DECODABLE,
+            )
+            for batch, partition, offset in places_of(offsets)
+            if (batch, partition, offset) not in known
+        ]
+        return [*failed, *decodable]
+
+    # -- other uses ------------------------------------------------------------------------------
+
+    def from_scratch(self, requested_by: str, reason: str) -> int | None:
+        """Remove all typed rows in one commit; the next decode decodes all plans.
+
+        The table gets the columns of the spec.
+
+        Args:
+            requested_by: The operator. The metadata of the commit store it, and the reason.
+            reason: The operator's reason.
+
+        Returns:
+            The number of removed rows; None if the files lack statistics.
+
+        Raises:
+            OnlyCopy: The bronze table lacks landed rows, or their number is unknown.
+            TableAltered: The typed table is for appends only.
+            ForeignTable, HistoriesDiverge, DuplicateRows, CommitConflict: As for `next`.
+        """
+        rows = retry_on_conflict(lambda: self._clear(requested_by, reason))
+        log.info(
+            "cleared pipeline=%s rows=%s requested_by=%s reason=%s",
+            *(self.spec.origin, rows, requested_by, reason),
+        )
+        return rows
+
+    def _clear(self, requested_by: str, reason: str) -> int | None:
+        ports, origin, decode = self.ports, self.spec.origin, self.spec.decoding()
+        typed = ports.typed.open()
+        ledger = read_checked_ledger(ports.control, origin, ports.bronze, rows=True)
+        missing = missing_rows(ports.control, ledger, ports.bronze)
+        if missing != 0:  # fence: only-copy-is-not-cleared
+            raise OnlyCopy.of_bronze_rows(origin, missing)
+        bookmark = cleared_bookmark(read_all(ports.control, origin), decode.publish)
+        if typed is None or bookmark is None:
+            return 0
+        reasons = {"requested_by": requested_by, "reason": reason}
+        typed.clear(bookmark.as_metadata(), typed_schema(decode), reasons)
+        return typed.row_count()
+
+    def state(self) -> FollowState:
+        """Return how far both tables have followed the ledger. Writes nothing, needs no JVM.
+
+        Raises:
+            ForeignTable, HistoriesDiverge, DuplicateRows, CommitConflict: As for `next`.
+        """
+        return retry_on_conflict(self._tables.state)
+
+
+def _size(offsets: BatchOffsets) -> int:
+    return sum(map(size_of, offsets.values()))
