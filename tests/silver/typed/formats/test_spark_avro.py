@@ -15,6 +15,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from tests.support import interop
 from tests.support.registry import avro_bytes, framed
+from tests.support.typed_values import differences
 from tidemark.silver.typed.formats.avro import column_of
 from tidemark.silver.typed.formats.spark_payloads import (
     WriterSchemas,
@@ -78,7 +79,10 @@ def decode_payloads(
     part: Part = Part.VALUE,
     widens: bool = True,
 ) -> list[Any]:
-    """Return value, reason, schema id and detail of each payload."""
+    """Return value, reason, schema id and detail of each payload.
+
+    Checks that decoding without Spark returns the same values.
+    """
     columns = [column_of(json.dumps(each)) for each in schemas.values()]
     if widens:
         columns = [widened_type(each) for each in columns]
@@ -99,10 +103,16 @@ def decode_payloads(
     ).repartition(2)
     made = with_decoded(rows, part, _AVRO, written)
     found = made.select("place", part.value, reason(part), part.schema_id, detail(part)).collect()
-    return [
+    results = [
         (row[1].asDict(recursive=True) if hasattr(row[1], "asDict") else row[1], *row[2:])
         for row in sorted(found, key=lambda row: row["place"])
     ]
+    by_id = {each.id: each for each in written.schemas}
+    for payload, (value, why, schema_id, _) in zip(payloads, results, strict=True):
+        if why is None:
+            schema = by_id.get(schema_id)
+            assert differences(payload, _AVRO, value, schema, column) == []
+    return results
 
 
 def read(
