@@ -182,35 +182,66 @@ def decoded(tmp_path: Path) -> TypedLake:
     return lake
 
 
-@pytest.mark.usefixtures("decoded")
-def test_the_verification_of_a_typed_table_names_the_compared_tables(unconnected: Command) -> None:
-    """The bronze table takes the place of Kafka."""
-    shown = unconnected("verify", "events@typed")
+@pytest.fixture
+def equal_to_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each bronze table equal its topic, which these tests lack."""
+    pipeline = MemoryPipeline()
+    pipeline.produce(0, 2)
+    pipeline.run("first")
+    found = pipeline.verify.verify()
+    monkeypatch.setattr("tidemark.ops.report.verify.Verifier.verify", lambda *_: found)
+
+
+@pytest.mark.usefixtures("decoded", "equal_to_kafka")
+def test_a_verification_compares_the_typed_table_as_well(unconnected: Command) -> None:
+    shown = unconnected("verify", "events")
     assert shown.code == ExitCode.OK
-    assert "events@typed: the bronze table, and the typed table with its quarantine" in shown.out
-    equal = (
-        "equal: every decoded record of the bronze table is in the typed table or its quarantine"
-    )
-    assert f"{equal} once\nnot compared: decoded keys and values; " in shown.out
-    assert "Kafka" not in shown.out
-    found = unconnected("verify", "events@typed", "--json").json
-    assert (found["equal"], found["not_compared"][0]) == (True, "decoded keys and values")
+    assert "events@typed: rows of the data table, decoded again" in shown.out
+    assert (
+        "equal: every decoded row is in the typed table once, with the values of its record, or in "
+        "the quarantine once\nnot compared: plan_sequence of typed rows; "
+    ) in shown.out
+    found = unconnected("verify", "events", "--json").json
+    assert (found["equal"], found["typed"]["equal"]) == (True, True)
+    refused = unconnected("verify", "events@typed")
+    assert "InvalidReference" in refused.err
 
 
+@pytest.mark.usefixtures("equal_to_kafka")
 def test_a_changed_typed_table_is_repaired_as_its_error_advises(
     decoded: TypedLake, unconnected: Command
 ) -> None:
-    DeltaTable(decoded.typed_uri).delete('"offset" = 1')
-    found = unconnected("verify", "events@typed", "--json")
+    """The error names the column, and no value."""
+    DeltaTable(decoded.typed_uri).update({"value": "'changed'"}, predicate='"offset" = 1')
+    found = unconnected("verify", "events", "--json")
     assert found.code == ExitCode.REFUSED
-    refused = unconnected("verify", "events@typed")
-    assert "TableDiffers: The typed table of pipeline 'events'" in refused.err
-    assert "First: missing partition 0 offset 1 (plan 1)." in " ".join(refused.err.split())
-    assert "tidemark undo events@typed --plan N" in " ".join(refused.err.split())
+    assert (found.json["equal"], found.json["typed"]["differences"]) == (False, {"altered": 1})
+    refused = unconnected("verify", "events")
+    assert refused.code == ExitCode.REFUSED
+    error = " ".join(refused.err.split())
+    assert "TableDiffers: The typed table of pipeline 'events'" in error
+    assert "First: altered topic events partition 0 offset 1 value (plan 1)." in error
+    assert "changed" not in refused.out + refused.err
+    assert "tidemark undo events@typed --plan N" in error
     undone = unconnected("undo", "events@typed", "--plan", "1", "--reason", "a changed row")
     assert undone.code == ExitCode.OK
     decoded.run()
-    assert unconnected("verify", "events@typed").code == ExitCode.OK
+    assert unconnected("verify", "events").code == ExitCode.OK
+
+
+@pytest.mark.usefixtures("equal_to_kafka")
+def test_a_verification_counts_rows_that_are_neither_equal_nor_a_difference(
+    decoded: TypedLake, unconnected: Command
+) -> None:
+    decoded.land_values([b"c"])
+    DeltaTable(decoded.bronze.uri).delete('"offset" = 0')
+    shown = unconnected("verify", "events")
+    assert shown.code == ExitCode.OK
+    assert (
+        "1 decoded row without a row in the data table: another program has deleted it" in shown.out
+    )
+    (typed,) = unconnected("verify", "events", "--json").json["typed"]["partitions"]
+    assert (typed["rows"], typed["typed"], typed["undecoded"], typed["deleted"]) == (2, 1, 1, 1)
 
 
 def test_records_are_shown_without_kafka_and_cannot_change_the_terminal(

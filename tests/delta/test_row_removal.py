@@ -103,7 +103,8 @@ def check(lake: TypedLake) -> None:
     """Decode, and check that the typed table and the ledger have each bronze row once."""
     lake.run()
     assert offsets(lake) == sorted(row["offset"] for row in lake.bronze_rows())
-    lake.verify.verify().check()
+    ledgers = [lake.control.summary(name) for name in ("events", lake.spec.name)]
+    assert ledgers[0].landed == ledgers[1].landed
 
 
 def test_a_plan_with_an_older_form_of_a_map_is_undone_and_decoded_again(lake: TypedLake) -> None:

@@ -109,7 +109,7 @@ def assert_settled(table_judge: TableJudge, site: Site) -> None:
     assert remaining == {}
     backlog = site.app.pipeline("events").typed.backlog()
     assert set(backlog.as_record().values()) == {0}
-    site.app.table("events@typed").verifier.verify().check()
+    site.app.pipeline("events").typed.verifier.verify().check()
 
 
 def landings(site: Site, plan: Plan) -> int:

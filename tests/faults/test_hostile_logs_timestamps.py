@@ -87,7 +87,7 @@ def test_every_command_handles_timestamps_of_64_bits(
     check_rows()
     run("check", "events")
     run("decode", "events")
-    run("verify", "events@typed")
+    run("verify", "events")
     run("upsert", "events")
     rows = pa.table(DeltaTable(typed).scan()).to_pylist()
     assert [

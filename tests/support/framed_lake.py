@@ -94,7 +94,7 @@ class FramedLake(TypedLake):
             if row["closed_by"] is None:
                 payload = self.bronze.payloads[place]
                 assert (row["key"], row["value"]) == (payload.key, payload.value)
-        self.verify.verify().check()
+        self.verifier.verify().check()
         bronze, ledger = self.control.summary("events"), self.control.summary(self.spec.name)
         assert (ledger.landed, ledger.records) == (bronze.landed, bronze.records)
 

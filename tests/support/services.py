@@ -213,7 +213,7 @@ class Services:
     @property
     def verify(self) -> Verifier:
         """Compares the data table with the topic."""
-        return self.planned_table.verifier
+        return self.pipeline.bronze.verifier
 
     @property
     def unfinished_work(self) -> UnfinishedWorkReader:

@@ -29,7 +29,12 @@ from tidemark.core.plan import Plan
 from tidemark.delta.control_table import DeltaControlTable
 from tidemark.delta.data_table import DeltaDataTable
 from tidemark.delta.storage import folder_of
-from tidemark.silver.typed.columns import INDEX_SCHEMA, QUARANTINE_SCHEMA
+from tidemark.ops.report.verify_typed import TypedVerifier
+from tidemark.silver.typed.columns import (
+    INDEX_SCHEMA,
+    QUARANTINE_SCHEMA,
+    typed_table_of_any_columns,
+)
 from tidemark.silver.typed.decoder import DecodePlanner, HiddenOffsets
 from tidemark.silver.typed.framed_table import FramedBronzeTable
 from tidemark.silver.typed.quarantine import DeltaQuarantine, TypedTablePair
@@ -291,6 +296,19 @@ class TypedLake(Services):
         """Decodes without Spark."""
         return FileDecoder(self)
 
+    @property
+    def verifier(self) -> TypedVerifier:
+        """Compares the typed table and its quarantine with the bronze table."""
+        return TypedVerifier(
+            spec=self.spec,
+            decode=self.decode,
+            bronze=self.bronze.table,
+            typed=typed_table_of_any_columns(str(self.typed_uri)),
+            entries=lambda: self.quarantine.open_entries(),
+            progress=lambda: self.decoding.progress(),
+            schemas=self.schemas.store,
+        )
+
     def run(self) -> list[int]:
         """Decode all missing records, and return the plan numbers."""
         done = []
@@ -348,7 +366,7 @@ class TypedLake(Services):
     def check(self) -> None:
         """Check that each bronze row is in one of both tables once, and in the ledger."""
         self.check_rows()
-        self.verify.verify().check()
+        self.verifier.verify().check()
         bronze = self.control.summary("events")
         ledger = self.control.summary(self.spec.name)
         assert ledger.landed == bronze.landed

@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from tidemark.silver.typed.expected_values import differing_columns, expected_value
+from tidemark.silver.typed.differing_values import Unjudged, differing_columns
+from tidemark.silver.typed.expected_values import expected_value
+from tidemark.silver.typed.json_values import NotJudged
 from tidemark.spec.decode import PayloadSpec, RegisteredSchema
 from tidemark.spec.fields import FieldType, ListOf, MapOf, Struct
 
@@ -25,10 +27,17 @@ def differences(
         value: Spark's value, as plain Python values.
         schema: The schema of a payload with a schema id.
         column: Type of the column; None for the type of the spec.
+
+    Raises:
+        NotJudged: A value cannot be compared.
     """
     kind = column or spec.column or "binary"
     expected = expected_value(payload, spec, schema)
-    return [*differing_columns(expected, as_in_arrow(value, kind), kind, "value")]
+    found = [*differing_columns(expected, as_in_arrow(value, kind), kind, "value")]
+    for each in found:
+        if isinstance(each, Unjudged):
+            raise NotJudged(each.reason)
+    return [*map(str, found)]
 
 
 def as_in_arrow(value: Any, kind: FieldType) -> Any:

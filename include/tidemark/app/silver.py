@@ -34,7 +34,7 @@ from tidemark.spec.upsert import MergePlan
 
 if TYPE_CHECKING:
     from tidemark.delta.data_table import DeltaDataTable
-    from tidemark.ops.report.verify import Verifier
+    from tidemark.ops.report.verify_typed import TypedVerifier
     from tidemark.silver.typed.quarantine import DeltaQuarantine, TypedTablePair
     from tidemark.silver.typed.replay_preview import ReplayPreview
     from tidemark.silver.typed.spark_decoder import SparkDecoder
@@ -183,11 +183,21 @@ class TypedPart(PlannedTable):
         return RepairPart(self.spec, self.ports, self._uri, lambda: self.planner.check_bronze())
 
     @property
-    def verifier(self) -> Verifier:
-        """Compares the table with the bronze table."""
-        from tidemark.ops.report.verify import Verifier
+    def verifier(self) -> TypedVerifier:
+        """Decodes bronze rows again, and compares them with the table and its quarantine."""
+        from tidemark.delta.data_table import DeltaDataTable
+        from tidemark.ops.report.verify_typed import TypedVerifier
+        from tidemark.silver.typed.columns import typed_table_of_any_columns
 
-        return Verifier(spec=self.spec, ports=self.ports)
+        return TypedVerifier(
+            spec=self.spec,
+            decode=self._decode,
+            bronze=DeltaDataTable(self.adapters.uri(self.adapters.spec.target), reads_only=True),
+            typed=typed_table_of_any_columns(self._uri),
+            entries=lambda: self.quarantine.open_entries(),
+            progress=lambda: self.planner.progress(),
+            schemas=self._schema_store(),
+        )
 
     @property
     def quarantine(self) -> DeltaQuarantine:

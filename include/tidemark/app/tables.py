@@ -50,11 +50,6 @@ class PlannedTable(ABC):
     def repair(self) -> RepairPart:
         """The repairs of the table."""
 
-    @property
-    @abstractmethod
-    def verifier(self) -> Verifier:
-        """Compares the table with its source."""
-
     @abstractmethod
     def _sink(self) -> Sink: ...
 
@@ -91,8 +86,7 @@ class BronzePart(PlannedTable):
         """Compares the table with the topic."""
         from tidemark.ops.report.verify import Verifier
 
-        ports = self.adapters.topic_ports(reads_only=True)
-        return Verifier(spec=self.spec, ports=ports, row_origins=ports.table)
+        return Verifier(spec=self.spec, ports=self.adapters.topic_ports(reads_only=True))
 
     @property
     def quality(self) -> Quality:

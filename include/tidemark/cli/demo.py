@@ -275,7 +275,7 @@ class _Demo:
             rows.append((pipeline, count, distinct, status.last_landed, status.lag))
             self.counts.update(rows=count, duplicates=count - distinct, lag=status.lag or 0)
             self._expect(status.records == count, f"{pipeline}: row count and control table differ")
-            verified = self.app.table(pipeline).verifier.verify()
+            verified = self.app.pipeline(pipeline).bronze.verifier.verify()
             self.counts.update(verified=sum(each.records for each in verified.partitions))
             self._expect(not verified.differences, f"{pipeline}: the table differs from Kafka")
         print_table("Tables", ("pipeline", "rows", "distinct records", "last plan", "lag"), rows)

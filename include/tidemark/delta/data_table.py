@@ -209,10 +209,32 @@ class DeltaDataTable:
             held |= forgotten & set(landed_sequences())  # fence: forgotten-plan-landed-per-ledger
         return frozenset(held)
 
-    def row_ranges(self) -> tuple[RowRange, ...]:
-        """Return the ranges of rows in the newest version, by plan, incarnation and partition."""
+    def row_ranges(self, condition: str = "true") -> tuple[RowRange, ...]:
+        """Return the ranges of rows in the newest version, by plan, incarnation and partition.
+
+        Args:
+            condition: SQL condition of the rows.
+        """
         table = open_if_exists(self._uri)
-        return () if table is None else row_queries.row_ranges(table)
+        return () if table is None else row_queries.row_ranges(table, condition)
+
+    def offsets_at(
+        self, topic_id: str, partition: int, span: Span, condition: str = "true"
+    ) -> list[int]:
+        """Return the offset of each row at some offsets that meets an SQL condition."""
+        table = open_if_exists(self._uri)
+        if table is None:
+            return []
+        return row_queries.offsets_at(table, topic_id, partition, span, condition)
+
+    def spans_with_rows(
+        self, topic_id: str, spans: Mapping[int, SpanSet], condition: str = "true"
+    ) -> Mapping[int, SpanSet]:
+        """Return the offsets in `spans` with a row that meets an SQL condition, by partition."""
+        table = open_if_exists(self._uri)
+        if table is None:
+            return {}
+        return row_queries.spans_with_rows(table, topic_id, spans, condition)
 
     def plan_commits(self, origin: PlanOrigin) -> tuple[PlanCommit, ...]:
         """Return the commits of plans, newest first, as far as the log reaches back.

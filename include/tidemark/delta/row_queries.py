@@ -231,10 +231,23 @@ def any_of(conditions: Sequence[str]) -> str:
 
 
 def spans_with_rows(
-    table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]
+    table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet], condition: str = "true"
 ) -> Mapping[int, SpanSet]:
-    """Return the offsets of an incarnation in `spans` that have a row, by partition."""
-    return spans_where(table, offsets_condition(topic_id, spans))
+    """Return the offsets in `spans` with a row that meets an SQL condition, by partition."""
+    return spans_where(table, f"({condition}) AND {offsets_condition(topic_id, spans)}")
+
+
+def offsets_at(
+    table: DeltaTable, topic_id: str, partition: int, span: Span, condition: str = "true"
+) -> list[int]:
+    """Return the offset of each row in a span of a partition that meets an SQL condition."""
+    places = offsets_condition(topic_id, {partition: SpanSet((span,))})
+    found = query_rows(
+        table,
+        f'SELECT "offset" AS place FROM t WHERE ({condition}) AND {places} ORDER BY place',
+        places,
+    )
+    return [row["place"] for row in found]
 
 
 def files_with(table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
@@ -256,11 +269,9 @@ def values_at(table: DeltaTable, topic_id: str, partition: int, span: Span) -> l
             f'SELECT * FROM t WHERE {condition} ORDER BY "offset", plan_sequence',
             condition,
         )
-    columns = {name: found.column(name) for name in found.column_names}
-    return [
-        {name: _python_value(column[row]) for name, column in columns.items()}
-        for row in range(found.num_rows)
-    ]
+    columns = [_python_values(found.column(name)) for name in found.column_names]
+    names = found.column_names
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def _rows_with_maps(
@@ -291,6 +302,14 @@ def _rows_with_maps(
         raise_if_unreadable(table, failed)
         raise
     return found.sort_by([("offset", "ascending"), ("plan_sequence", "ascending")])
+
+
+def _python_values(column: Any) -> list[Any]:
+    try:
+        values: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError):
+        return [_python_value(each) for each in column]
+    return values
 
 
 def _python_value(scalar: Any) -> Any:

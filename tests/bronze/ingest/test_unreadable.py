@@ -207,7 +207,7 @@ def test_rows_of_a_damaged_typed_file_are_decoded_again_after_an_undo(tmp_path: 
     broken = files(lake.typed_uri)[0]
     damaged_column("timestamp")(broken)
     with pytest.raises(UnreadableFile, match=f"{broken.name}.*plan 1 only"):
-        lake.verify.verify()
+        lake.verifier.verify()
     lake.bronze.undo.undo(1, "test", "a mistake")
     assert lake.run() == []
     assert [place[:2] for place in lake.decoded()] == [(0, 3), (0, 4), (0, 5)]

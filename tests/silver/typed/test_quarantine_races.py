@@ -388,7 +388,7 @@ def test_i3_a_quarantine_that_is_newer_than_its_typed_table_is_noticed_and_repai
     lake.repair.rebuild("ops:2", "a backup")
     lake.land_and_run(1, *lake.broken)
     lake.check_rows()
-    lake.verify.verify().check()
+    lake.verifier.verify().check()
 
 
 def test_i1_a_restore_of_the_quarantine_to_before_an_undo_is_noticed(lake: TypedLake) -> None:

@@ -9,12 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.framed_lake import FramedLake
+from tests.support.json_cases import GOOD, json_spec
 from tidemark.core.datafile import DataFile
 from tidemark.core.decode_work import DecodeRequest
 from tidemark.core.following import Batch
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.silver.typed.errors import TooManyQuarantined
-from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
+from tidemark.spec.decode import REST, DecodeSpec, Format, PayloadSpec
 from tidemark.spec.fields import Struct
 
 if TYPE_CHECKING:
@@ -109,3 +110,37 @@ def test_records_that_are_in_quarantine_already_do_not_count_for_its_limit(
     assert not list(lake.typed_uri.rglob("plan-*"))
     files = lake.sink.decode(request(lake, both, quarantined=1))
     assert [row["offset"] for row in rows(lake, files, quarantined=True)] == [1, 9]
+
+
+@pytest.mark.slow
+def test_decoded_columns_equal_the_values_of_a_decode_without_spark(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Covers JSON in columns of their own; the tests of other formats use the same comparison."""
+    schema = json_spec().schema
+    assert schema is not None
+    value = PayloadSpec(
+        format=Format.JSON,
+        schema=Struct((*schema.fields, ("single", "float"), ("offset", "string"))),
+        keeps_rest=True,
+    )
+    decode = DecodeSpec(
+        key=PayloadSpec(format=Format.STRING), value=value, target="silver/events", flattens=True
+    )
+    lake = FramedLake(root=tmp_path, decode=decode, spark=spark)
+    numbers = ("1.00000005960464477539062500001", "1.000000059604644775390625", "-0.0", "16777217")
+    hard = [*numbers, "3.4028235e38", "1e-46", "1.4e-45", "0.1"]
+    payloads = [
+        *(payload for payload, _ in GOOD),
+        *(b'{"single": %s, "ratio": %s}' % (each.encode(), each.encode()) for each in hard),
+        b'{"offset": "x", "n": {"a": [1, 2.50]}, "\\u00fc": 1e2}',
+        None,
+    ]
+    lake.land_values(payloads)
+    lake.run()
+    found = lake.verifier.verify()
+    found.check()
+    (counts,) = found.partitions
+    cannot_store = "a field without a column has a number or a text that Spark cannot store"
+    assert (counts.typed, found.unjudged) == (len(payloads), {f"{REST}: {cannot_store}": 4})
+    assert found.other_columns == ()

@@ -30,12 +30,12 @@ class TableDiffers(CaseTexts, TerminalError):
 
     @classmethod
     def from_bronze(cls, pipeline: str, differences: int, first: tuple[str, ...]) -> Self:
-        """The typed table and its quarantine disagree with the bronze table."""
+        """The typed table and its quarantine disagree with the bronze table, decoded again."""
         bronze = PipelineRef.parse(pipeline).name
         return cls(
             finding=(
-                f"The typed table of pipeline '{bronze}' and its bronze table differ in "
-                f"{counted(differences, 'row')}. First: {comma_list(first)}."
+                f"The typed table of pipeline '{bronze}' and its bronze table, decoded again, "
+                f"differ in {counted(differences, 'row')}. First: {comma_list(first)}."
             ),
             advice=(
                 f"Undo the plan of each difference with `tidemark undo {pipeline} --plan N "

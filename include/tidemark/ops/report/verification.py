@@ -11,7 +11,6 @@ from tidemark.core.plain import record_of
 from tidemark.core.texts import counted, listed
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.ops.report.errors import TableDiffers
-from tidemark.spec.ref import PipelineKind, PipelineRef
 
 MAX_LISTED = 20
 """Maximum number of differences that are listed individually."""
@@ -19,13 +18,7 @@ NOT_COMPARED = (
     "ingested_at, where all rows of a plan have one time before its landing was recorded",
     "columns that another program added",
 )
-"""Changes of a row of a bronze table that verification does not detect."""
-NOT_COMPARED_IF_TYPED = (
-    "decoded keys and values",
-    "plan_sequence and ingested_at",
-    "columns that another program added",
-)
-"""The same for a typed table."""
+"""Changes of a row that verification does not detect."""
 
 
 class DifferenceKind(StrEnum):
@@ -128,8 +121,7 @@ class Verification:
         topic_id: Topic id of the compared records.
         isolation_level: The present isolation level of the spec.
         isolation_levels: Isolation levels of the compared plans, and of the comparison.
-        other_levels: The compared plans of another level than the present one; none of a typed
-            table, whose plans read no topic.
+        other_levels: The compared plans of another level than the present one.
         partitions: Counts of each partition with landed or lost offsets, sorted by number.
         differences: Number of differences by kind.
         first: The first `MAX_LISTED` differences.
@@ -146,22 +138,16 @@ class Verification:
     first: tuple[Difference, ...]
 
     @property
-    def is_typed(self) -> bool:
-        """Whether the table is a typed table, which is compared with its bronze table."""
-        return PipelineRef.parse(self.pipeline).kind is PipelineKind.TYPED
-
-    @property
     def not_compared(self) -> tuple[str, ...]:
         """Changes of a row that were not detected."""
-        return NOT_COMPARED_IF_TYPED if self.is_typed else NOT_COMPARED
+        return NOT_COMPARED
 
     def check(self) -> None:
         """Raise `TableDiffers` if there are differences."""
-        differences, first = sum(self.differences.values()), tuple(map(str, self.first))
-        if differences and self.is_typed:
-            raise TableDiffers.from_bronze(self.pipeline, differences, first)
-        if differences:
-            raise TableDiffers.from_kafka(self.pipeline, differences, first)
+        if self.differences:
+            raise TableDiffers.from_kafka(
+                self.pipeline, sum(self.differences.values()), tuple(map(str, self.first))
+            )
 
     def as_record(self) -> dict[str, Any]:
         """Return the verification as plain values, for `--json`."""

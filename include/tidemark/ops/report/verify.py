@@ -10,10 +10,7 @@ from typing import NamedTuple, Self, TypeAlias
 
 from tidemark.bronze.ingest.errors import NothingLanded
 from tidemark.bronze.ingest.ledgers import read_checked_ledger
-from tidemark.bronze.ingest.ports import Ports
-from tidemark.bronze.ingest.protocols import (
-    BronzeLog,
-)
+from tidemark.bronze.ingest.ports import TopicPorts
 from tidemark.bronze.repair.errors import UndoUnfinished
 from tidemark.core import plan_rules
 from tidemark.core.errors import InvalidSelection
@@ -56,13 +53,10 @@ class Verifier:
     Attributes:
         spec: The pipeline.
         ports: The ports of its table.
-        row_origins: Reads the metadata columns of the data table; None for a typed table, whose
-            metadata columns are not compared.
     """
 
     spec: PipelineSpec
-    ports: Ports
-    row_origins: BronzeLog | None = None
+    ports: TopicPorts
 
     def verify(
         self,
@@ -99,14 +93,14 @@ class Verifier:
         plan_rules.check_identity(ledger, current)
         plan_rules.check_partitions(current, [] if partition is None else [partition])
         levels = self._levels(ledger)
-        bounds = self._bounds(partition, start, end)
-        selected = _selected(ledger.landed, partition, bounds)
+        bounds = range_of(self.spec, partition, start, end)
+        selected = within(ledger.landed, partition, bounds)
         if not selected:
             raise NothingLanded(
                 pipeline=self.spec.name, topic=self.spec.topic, subject="any of the given offsets"
             )
         compared_levels = _compared_levels(ledger, selected)
-        lost = _selected(ledger.lost, partition, bounds)
+        lost = within(ledger.lost, partition, bounds)
         row_ranges = [r for r in self.ports.table.row_ranges() if partition in (None, r.partition)]
         complete_plans = _complete_plans(ledger, row_ranges)
         plan_spans = _PlanSpans.of(ledger, current.topic_id)
@@ -130,15 +124,14 @@ class Verifier:
         ledger = self.ports.control.ledger(self.spec.name)
         differences += self._unexpected_ranges(ledger, current, row_ranges, bounds)
         plan_spans = _PlanSpans.of(ledger, current.topic_id)
-        if self.row_origins:
-            differences += plan_spans.mislabelled(foreign_rows)
-            landed_at = self.ports.control.recorded_at(self.spec.name, EventKind.LANDED)
-            origins = [
-                each
-                for each in self.row_origins.row_origins(bounds)
-                if partition in (None, each.partition)
-            ]
-            differences += _mislabelled(ledger, origins, landed_at)
+        differences += plan_spans.mislabelled(foreign_rows)
+        landed_at = self.ports.control.recorded_at(self.spec.name, EventKind.LANDED)
+        origins = [
+            each
+            for each in self.ports.table.row_origins(bounds)
+            if partition in (None, each.partition)
+        ]
+        differences += _mislabelled(ledger, origins, landed_at)
         return Verification(
             pipeline=self.spec.name,
             topic=current.topic,
@@ -148,7 +141,7 @@ class Verifier:
             other_levels=tuple(
                 each
                 for each in compared_levels
-                if self.row_origins and each.isolation_level is not self.spec.isolation_level
+                if each.isolation_level is not self.spec.isolation_level
             ),
             partitions=tuple(comparisons),
             differences=_count_by_kind(differences),
@@ -175,19 +168,6 @@ class Verifier:
                     plan_rules.check_end(ledger.pipeline, watermarks, number, spans.spans[-1].end)
                 levels.append((watermarks, landed))
         return levels
-
-    def _bounds(self, partition: int | None, start: int | None, end: int | None) -> Span:
-        first, beyond = start or 0, _MAX_OFFSET if end is None else end
-        if not 0 <= first < beyond:
-            raise InvalidSelection.of_range(
-                pipeline=self.spec.name,
-                topic=self.spec.topic,
-                partition=partition or 0,
-                start=first,
-                end=beyond,
-                rule="0 <= start < end; the end is the next offset after the range",
-            )
-        return Span(first, beyond)
 
     def _unexpected_ranges(
         self,
@@ -237,7 +217,7 @@ class Verifier:
         for watermarks, spans in parts:
             readable = watermarks.partitions[partition].readable(spans)
             deleted = spans.difference(readable)
-            for span in _chunks(readable):
+            for span in chunks(readable):
                 records, unread = self._records(watermarks, partition, span)
                 rows = self._rows(watermarks, partition, span, unread)
                 for offset in sorted(unread):
@@ -264,7 +244,7 @@ class Verifier:
                 foreign_rows += plan_spans.foreign_rows(partition, rows)
                 found = counted(len(differences), "difference")
                 print_line(f"partition {partition}: {span} compared, {found}")
-            for span in _chunks(deleted):
+            for span in chunks(deleted):
                 rows = self._rows(watermarks, partition, span)
                 differences += _duplicates(partition, rows)
                 foreign_rows += plan_spans.foreign_rows(partition, rows)
@@ -357,13 +337,33 @@ class _PlanSpans:
                 )
 
 
-def _selected(
+def range_of(spec: PipelineSpec, partition: int | None, start: int | None, end: int | None) -> Span:
+    """Return the offsets to compare.
+
+    Raises:
+        InvalidSelection: The end is not after the start.
+    """
+    first, beyond = start or 0, _MAX_OFFSET if end is None else end
+    if not 0 <= first < beyond:
+        raise InvalidSelection.of_range(
+            pipeline=spec.name,
+            topic=spec.topic,
+            partition=partition or 0,
+            start=first,
+            end=beyond,
+            rule="0 <= start < end; the end is the next offset after the range",
+        )
+    return Span(first, beyond)
+
+
+def within(
     offsets: Mapping[int, SpanSet], partition: int | None, bounds: Span
 ) -> Mapping[int, SpanSet]:
+    """Return the offsets of one partition, or of all, within bounds."""
     return {
-        number: within
+        number: some
         for number, spans in offsets.items()
-        if partition in (None, number) and (within := spans.within(bounds))
+        if partition in (None, number) and (some := spans.within(bounds))
     }
 
 
@@ -432,10 +432,11 @@ def _complete_plans(ledger: Ledger, row_ranges: Iterable[RowRange]) -> frozenset
     )
 
 
-def _chunks(spans: Iterable[Span]) -> Iterator[Span]:
+def chunks(spans: Iterable[Span], size: int = _CHUNK_OFFSETS) -> Iterator[Span]:
+    """Split spans into spans of at most `size` offsets."""
     for span in spans:
-        for start in range(span.start, span.end, _CHUNK_OFFSETS):
-            yield Span(start, min(start + _CHUNK_OFFSETS, span.end))
+        for start in range(span.start, span.end, size):
+            yield Span(start, min(start + size, span.end))
 
 
 def _differences(

@@ -21,6 +21,7 @@ from tidemark.bronze.ingest.protocols import Clock, ControlTable, DataLog
 from tidemark.bronze.ingest.recorder import Recorder
 from tidemark.bronze.ingest.replacement import superseded_events
 from tidemark.bronze.repair.abandon import Abandon
+from tidemark.bronze.repair.errors import UndoUnfinished
 from tidemark.bronze.repair.undo import Undo
 from tidemark.core import plan_rules
 from tidemark.core.accounting import Landing
@@ -90,6 +91,38 @@ class HiddenOffsets:
         for hidden in (self.unchecked, self.refused):  # fence: only-published-rows-are-decoded
             spans = difference_by_partition(spans, hidden.get(topic_id, {}))
         return spans
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeProgress:
+    """Which offsets of the bronze table the typed table and its quarantine should have.
+
+    Attributes:
+        topic: Topic name.
+        landed: Landed offsets of the bronze table.
+        decoded: Offsets that a decode has covered.
+        hidden: Landed offsets that the published view hides.
+        stale: Decoded offsets that have landed again since, or that an open plan replaces.
+        earlier_rules: Plan numbers of rows that were decoded with another spec.
+        typed: The complete ledger of the typed table.
+    """
+
+    topic: str
+    landed: _ByTopicId
+    decoded: _ByTopicId
+    hidden: _ByTopicId
+    stale: _ByTopicId
+    earlier_rules: frozenset[int]
+    typed: Ledger
+
+    def plan_at(self, topic_id: str, partition: int, offset: int) -> int | None:
+        """Return the number of the typed plan that has decoded an offset; None without one."""
+        for sequence, record in self.typed.plans.items():
+            if record.held_now and record.plan.topic_id == topic_id:
+                spans = record.held_now.spans().get(partition, SpanSet())
+                if offset in spans:
+                    return sequence
+        return None
 
 
 class _Bronze(NamedTuple):
@@ -304,6 +337,47 @@ class DecodePlanner:
             open_plans=opened,
             quarantined=None if isinstance(counted, TidemarkError) else counted,
             error=refused or (counted if isinstance(counted, TidemarkError) else None),
+        )
+
+    def progress(self) -> DecodeProgress:
+        """Return which offsets the typed table should have, for a comparison. Writes nothing.
+
+        Raises:
+            HistoriesDiverge: A data table and the control table have different histories.
+            UndoUnfinished: The typed table may still contain rows of a plan that is being undone.
+        """
+        return retry_on_conflict(self._progress_once)
+
+    def _progress_once(self) -> DecodeProgress:
+        # As for a plan, except that a comparison reports duplicate rows itself.
+        typed = read_checked_ledger(self.control, self.spec.name, self.table, full=True)
+        for sequence, record in typed.plans.items():
+            if record.undoing:
+                raise UndoUnfinished(pipeline=self.spec.name, sequence=sequence)
+        bronze = self._with_hidden(read_checked_ledger(self.control, self.spec.origin, self.bronze))
+        hidden, fingerprint = bronze.hidden, self.decode.fingerprint
+        return DecodeProgress(
+            topic=bronze.ledger.topic or self.spec.topic,
+            landed=_each(topic_ids_of(bronze.ledger), bronze.ledger.landed_of),
+            decoded=_each(topic_ids_of(typed), typed.landed_of),
+            hidden=_union([hidden.unchecked, hidden.refused]),
+            stale=_union(
+                [
+                    self._stale_offsets(bronze.ledger, typed),
+                    *(
+                        {record.plan.topic_id: record.plan.spans()}
+                        for record in bronze.ledger.open_plans()
+                        if record.plan.replaces
+                    ),
+                ]
+            ),
+            earlier_rules=frozenset(
+                sequence
+                for sequence, record in typed.plans.items()
+                if isinstance(record.plan.origin, DecodeOrigin)
+                and record.plan.origin.fingerprint != fingerprint
+            ),
+            typed=typed,
         )
 
     def replay(self, topic_id: str, spans: Mapping[int, SpanSet]) -> PlanResult:

@@ -282,6 +282,10 @@ class DeltaQuarantine:
         table = open_if_exists(self._uri)
         return () if table is None else row_queries.row_ranges(table, self._open_condition())
 
+    def open_entries(self) -> OpenEntries:
+        """Return the open records of the present state."""
+        return OpenEntries(self.table, self._open_condition())
+
     def count_open(self) -> int:
         """Return the number of open records. Reads two small columns."""
         is_open = self._open_in_ledger()
@@ -375,6 +379,31 @@ class DeltaQuarantine:
             most: Maximum number of groups, the largest first.
         """
         return read_reasons(self._uri, most, self._open_condition())
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEntries:
+    """The open records of a quarantine.
+
+    Attributes:
+        table: The quarantine table.
+        condition: SQL condition of its open records.
+    """
+
+    table: DeltaDataTable
+    condition: str
+
+    def offsets_at(self, topic_id: str, partition: int, span: Span) -> list[int]:
+        """Return the offset of each open record in a span of a partition."""
+        return self.table.offsets_at(topic_id, partition, span, self.condition)
+
+    def row_ranges(self) -> tuple[RowRange, ...]:
+        """Return the ranges of open records, by plan, incarnation and partition."""
+        return self.table.row_ranges(self.condition)
+
+    def spans_with_rows(self, topic_id: str, spans: Mapping[int, SpanSet]) -> Mapping[int, SpanSet]:
+        """Return the offsets in `spans` with an open record, by partition."""
+        return self.table.spans_with_rows(topic_id, spans, self.condition)
 
 
 def _rows(table: DeltaTable, sql: str) -> list[dict[str, Any]]:
