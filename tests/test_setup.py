@@ -193,7 +193,7 @@ def test_the_checksums_contain_every_jar_of_ivy_xml() -> None:
 
 
 def _program(folder: Path, name: str, script: str) -> None:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
@@ -392,6 +392,17 @@ def test_make_up_refuses_a_port_in_use_before_the_set_up(clone: Path, tmp_path: 
     assert done.returncode != 0
     assert f"Port: found {used} in use" in done.stderr
     assert not (clone / ".venv").exists()
+
+
+def test_make_up_passes_the_ports_to_the_command(clone: Path, tmp_path: Path) -> None:
+    """Without them, the command takes those of the last start."""
+    _program(clone / ".venv" / "bin", "tidemark", 'echo "$*"')
+
+    chosen = _make(clone, "up", tmp_path, "-o", "setup", "KAFKA_PORT=9192", "PORT=8180")
+    default = _make(clone, "up", tmp_path, "-o", "setup")
+
+    assert chosen.stdout == "up --kafka-port 9192 --port 8180\n"
+    assert default.stdout == "up\n"
 
 
 def test_ci_runs_make_test_in_the_checkout(tmp_path: Path) -> None:

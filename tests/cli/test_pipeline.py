@@ -60,6 +60,10 @@ def test_a_drafted_spec_names_the_formats_of_its_topic(
     checked = tidemark("pipeline", "check")
     assert checked.code == ExitCode.OK
     assert "silver/other" in checked.out
+    chosen = tidemark(
+        "pipeline", "init", topic, "--name", "text", "--format", "string", "--dry-run"
+    )
+    assert yaml.safe_load(chosen.out)["decode"]["value"] == {"format": "string"}
     assert tidemark("pipeline", "init", topic, "--name", "../other").code == ExitCode.USAGE
     missing = tidemark("pipeline", "init", topic.replace("pay", "pya"), "--json")
     assert missing.json["error"] == "TopicMissing"
