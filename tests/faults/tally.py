@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.kafka_judge import Range
-from tests.support.lake import Lake
-from tests.support.verdict import Verdict, judge
 from tidemark.core.watermarks import IsolationLevel
+
+if TYPE_CHECKING:
+    # Every test process loads this plugin, and few need Kafka and Spark.
+    from tests.support.kafka_judge import Range
+    from tests.support.lake import Lake
+    from tests.support.verdict import Verdict
 
 HEADINGS = {
     "test_crash_points": "crash points",
@@ -52,6 +55,8 @@ class TableJudge:
             ranges: The offsets that must have landed, by partition; the whole log if None.
             isolation: The isolation level of the reader.
         """
+        from tests.support.verdict import judge
+
         topic = lake.spec.topic
         topic_id = lake.watermarks.topic_watermarks(topic, IsolationLevel(isolation)).topic_id
         bootstrap = str(lake.connection["bootstrap.servers"])

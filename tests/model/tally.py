@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.model.search import Report
+if TYPE_CHECKING:
+    from tests.model.search import Report
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support import PROJECT, openlineage
+from tests.support import PROJECT
 from tests.support.registry import Registry, RegistryServer
 from tidemark.app.app import App
 from tidemark.app.connections import connection_variable, kafka_connection
@@ -75,6 +75,8 @@ class Parts:
         Args:
             specs: Texts of the pipelines' specs, by name.
         """
+        from tests.support import openlineage
+
         self.connect_server()
         folder = self.home / "pipelines"
         app = App(
