@@ -14,6 +14,7 @@ from tests.support import PROJECT
 from tests.support.language import (
     LONGEST_SENTENCE,
     Rule,
+    alternatives,
     examples,
     findings,
     long_lines,
@@ -42,6 +43,11 @@ def test_the_project_contains_no_refused_language() -> None:
 def test_each_rule_refuses_its_example(rule: Rule) -> None:
     (passage,) = page("p.md", rule.refuses)
     assert rule.use in {found.use for found in passage_findings(passage)}
+
+
+def test_a_pattern_is_split_into_its_alternatives() -> None:
+    """Each alternative is found by one search for all rules."""
+    assert alternatives(r"\ba(?:b|c(d|e))|[|)]f|\||g") == [r"\ba(?:b|c(d|e))", "[|)]f", r"\|", "g"]
 
 
 @pytest.mark.parametrize("sentence", examples("accepted"))

@@ -27,6 +27,8 @@ LONGEST_LINE = 100
 RULES_FILE = PROJECT / "tests" / "language.yaml"
 _GROUPS = ("words", "phrases")
 _SENTENCE_END = re.compile(r"(?<!e\.g\.)(?<!i\.e\.)(?<!vs\.)(?<=[.!?])[\"')\]*]*\s+")
+_TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]])*\]|.")
+"""An escape, a set of characters, or another character of a regular expression."""
 _WORD = re.compile(r"\S*\w\S*")
 _ONE_LINK = re.compile(r"(?::? *!?\[[^\]]*\]\([^)]*\)|\[[^\]]*\]:.*)[.,;]?")
 
@@ -93,6 +95,31 @@ def rules() -> Sequence[Rule]:
     ]
 
 
+@cache
+def _any_rule() -> re.Pattern[str]:
+    """Return a pattern that matches a text if the pattern of at least one rule does.
+
+    Alternatives that begin with a boundary of a word share it. So one search takes less than a
+    tenth of the time of a search for each rule.
+    """
+    every = [each for rule in rules() for each in alternatives(rule.pattern.pattern)]
+    at_words = [each.removeprefix(r"\b") for each in every if each.startswith(r"\b")]
+    others = [each for each in every if not each.startswith(r"\b")]
+    return re.compile("|".join([rf"\b(?:{'|'.join(at_words)})", *others]), flags=re.IGNORECASE)
+
+
+def alternatives(pattern: str) -> Sequence[str]:
+    """Return the alternatives of a pattern, without those inside of groups."""
+    parts, depth = [""], 0
+    for token in _TOKEN.findall(pattern):
+        depth += (token == "(") - (token == ")")
+        if token == "|" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return parts
+
+
 def examples(key: str) -> Sequence[str]:
     """Return sentences of the rules file.
 
@@ -119,7 +146,7 @@ def findings(root: Path) -> Iterator[Finding]:
 
 def passage_findings(passage: Passage) -> Iterator[Finding]:
     """Yield the refused words, phrases and sentences of a passage."""
-    for rule in rules():
+    for rule in rules() if _any_rule().search(passage.text) else ():
         for match in rule.pattern.finditer(passage.text):
             found = match.group().strip()
             yield Finding(

@@ -154,18 +154,9 @@ def _inline_lines(tokens: Iterable[Token], first: int) -> Iterator[tuple[int, st
 
 def module(name: str, text: str) -> Iterator[Passage]:
     """Yield the docstrings, comments, strings and test names of a Python module."""
-    nodes = list(ast.walk(ast.parse(text)))
+    nodes = _nodes(ast.parse(text))
     docstrings = {id(node) for node in _docstrings(nodes)}
-    formatted = {
-        id(part)
-        for node in nodes
-        if isinstance(node, ast.JoinedStr)
-        for part in ast.walk(node)
-        if part is not node
-    }
     for node in nodes:
-        if id(node) in formatted:
-            continue
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if id(node) in docstrings:
                 yield from _blocks(name, Kind.DOCSTRING, node.lineno, node.value)
@@ -181,6 +172,24 @@ def module(name: str, text: str) -> Iterator[Passage]:
             words = node.name.removeprefix("test_").replace("_", " ")
             yield Passage(path=name, kind=Kind.NAME, lines=((node.lineno, words),))
     yield from _comments(name, _python_comments(text))
+
+
+def _nodes(tree: ast.AST) -> Sequence[ast.AST]:
+    """Return the nodes of a tree that can have prose, without those inside of f-strings.
+
+    `ast.walk` takes four times as long.
+    """
+    nodes = [tree]
+    # The loop also reads the nodes that it appends.
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            continue
+        for value in vars(node).values():
+            if isinstance(value, list):
+                nodes += [each for each in value if isinstance(each, ast.AST)]
+            elif isinstance(value, ast.AST) and not isinstance(value, ast.Name | ast.expr_context):
+                nodes.append(value)
+    return nodes
 
 
 def _docstrings(nodes: Iterable[ast.AST]) -> Iterator[ast.Constant]:
