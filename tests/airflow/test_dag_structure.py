@@ -134,7 +134,7 @@ def test_alarms_are_raised_from_the_recorded_status(dags: dict[str, Any]) -> Non
     assert (tasks["alarm"]["mapped_over"], tasks["alarm"]["retries"]) == ("look", 0)
 
 
-def test_tasks_that_take_part_in_a_run_link_to_its_page(probe: Probe, tmp_path: Path) -> None:
+def test_tasks_that_take_part_in_a_run_link_to_its_page(task_probe: Probe, tmp_path: Path) -> None:
     """As Airflow's server reads them from its database. The page finds plans by the requester."""
     (tmp_path / "seen.yaml").write_text("name: seen\ntopic: t\nschedule: '@daily'\n")
     environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
@@ -142,7 +142,7 @@ def test_tasks_that_take_part_in_a_run_link_to_its_page(probe: Probe, tmp_path: 
     tab = "runs/manual__2026-03-01T00%3A00%3A00%2B00%3A00/plugin/tidemark_run"
     found: dict[str, dict[str, str]] = {}
     for file in SPEC_DAG_FILES:
-        found |= probe.ask("links", file=file, environ=environ, run_id=run_id).value
+        found |= task_probe.ask("links", file=file, environ=environ, run_id=run_id).value
     steps = ("plan", "ingest", "check", "publish", "complete")
     seen = dict.fromkeys(steps, f"/dags/tidemark_seen/{tab}")
     chunks = ("request", "chunk.ingest", "chunk.check", "chunk.publish", "complete")
@@ -153,9 +153,11 @@ def test_tasks_that_take_part_in_a_run_link_to_its_page(probe: Probe, tmp_path: 
 
 
 @pytest.mark.parametrize("run_type", ["scheduled", "backfill"])
-def test_the_console_finds_plans_by_the_requester_of_their_run(probe: Probe, run_type: str) -> None:
+def test_the_console_finds_plans_by_the_requester_of_their_run(
+    task_probe: Probe, run_type: str
+) -> None:
     dag_id, run_id = "tidemark_seen", "scheduled__2026-11-25T00:00:00+00:00"
-    asked = probe.ask("requester", dag_id=dag_id, run_id=run_id, run_type=run_type).value
+    asked = task_probe.ask("requester", dag_id=dag_id, run_id=run_id, run_type=run_type).value
     origin = origins_of(dag_id, run_id)[run_type == "backfill"]
     assert origin == RunOrigin(asked)
     run = run_of(origin)
@@ -290,7 +292,7 @@ def test_parsing_is_fast(probe: Probe) -> None:
 
 @pytest.mark.slow
 def test_an_invalid_spec_is_an_import_error_and_affects_no_other_dag(
-    probe: Probe, tmp_path: Path
+    task_probe: Probe, tmp_path: Path
 ) -> None:
     """The error belongs to a separate file, and contains every problem."""
     (tmp_path / "good.yaml").write_text("name: good\ntopic: t\nschedule: '@daily'\n")
@@ -298,23 +300,25 @@ def test_an_invalid_spec_is_an_import_error_and_affects_no_other_dag(
     environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
     dags: set[str] = set()
     for file in SPEC_DAG_FILES:
-        answer: Answer = probe.ask("parse", file=file, environ=environ)
+        answer: Answer = task_probe.ask("parse", file=file, environ=environ)
         assert answer.value["import_errors"] == {}
         dags |= set(answer.value["dags"])
     assert dags == {"tidemark_good", "tidemark_backfill", "tidemark_maintenance"}
-    shown = probe.ask("parse", file="spec_errors.py", environ=environ).value
+    shown = task_probe.ask("parse", file="spec_errors.py", environ=environ).value
     (text,) = shown["import_errors"].values()
     assert "SpecError" in text
     assert "broken.yaml: strat: found unknown key (did you mean 'start'?), expected one of" in text
     assert "broken.yaml: schedule" in text
 
 
-def test_a_pipeline_that_catches_up_starts_its_next_run(probe: Probe, tmp_path: Path) -> None:
+def test_a_pipeline_that_catches_up_starts_its_next_run(task_probe: Probe, tmp_path: Path) -> None:
     """The start follows `publish`, even after a failure. One such pipeline in a group is enough."""
     spec = "name: {0}\ntopic: t\nschedule: '@daily'\nlimits: {{catch_up: true}}\n"
     (tmp_path / "eager.yaml").write_text(spec.format("eager"))
     environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
-    tasks = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"]["tidemark_eager"]
+    tasks = task_probe.ask("parse", file="pipelines.py", environ=environ).value["dags"][
+        "tidemark_eager"
+    ]
     chain = {name: task["downstream"] for name, task in tasks["tasks"].items()}
     assert (chain["complete"], chain["more"], chain["again"]) == ([], ["again"], [])
     assert (chain["publish"], tasks["tasks"]["more"]["trigger_rule"]) == (
@@ -324,20 +328,20 @@ def test_a_pipeline_that_catches_up_starts_its_next_run(probe: Probe, tmp_path: 
     (tmp_path / "eager.yaml").write_text(spec.format("eager") + "group: tides\n")
     other = "name: other\ntopic: t\nschedule: '@daily'\ngroup: tides\n"
     (tmp_path / "other.yaml").write_text(other)
-    found = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"]
+    found = task_probe.ask("parse", file="pipelines.py", environ=environ).value["dags"]
     assert set(found["tidemark_group_tides"]["tasks"]) == {*CHAIN, "more", "again"}
 
 
 @pytest.mark.parametrize("group", ["", "group: tides\n"])
 def test_a_typed_table_and_an_upsert_table_follow_the_check(
-    probe: Probe, tmp_path: Path, group: str
+    task_probe: Probe, tmp_path: Path, group: str
 ) -> None:
     """`publish` is the last task before `complete`. Maintenance includes all tables."""
     decode = "{value: {format: string}, upsert: {}}"
     spec = f"name: typed\ntopic: t\nschedule: '@daily'\ndecode: {decode}\n{group}"
     (tmp_path / "typed.yaml").write_text(spec)
     environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
-    (dag,) = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"].values()
+    (dag,) = task_probe.ask("parse", file="pipelines.py", environ=environ).value["dags"].values()
     assert "silver/typed_quarantine" in dag["doc_md"]
     assert {name: task["downstream"] for name, task in dag["tasks"].items()} == {
         **CHAIN,
@@ -350,7 +354,7 @@ def test_a_typed_table_and_an_upsert_table_follow_the_check(
     assert dag["tasks"]["publish"]["inlets"] == [
         f"x-tidemark://{kind}/typed" for kind in ("bronze", "typed", "upsert")
     ]
-    kept = probe.ask("serialized", file="maintenance.py", environ=environ).value
+    kept = task_probe.ask("serialized", file="maintenance.py", environ=environ).value
     assert all(
         f'"{name}"' in kept for name in ("typed", "typed@typed", "typed@quarantine", "typed@upsert")
     )
@@ -379,14 +383,14 @@ RUN_STATES: list[tuple[dict[str, str], str]] = [
 @pytest.mark.slow
 @pytest.mark.parametrize("limits", ["", "limits: {records_per_run: 5, catch_up: true}\n"])
 def test_a_run_succeeds_only_if_no_task_has_failed(
-    probe: Probe, tmp_path: Path, limits: str
+    task_probe: Probe, tmp_path: Path, limits: str
 ) -> None:
     """A failed task stops neither later tasks nor the search for offsets that a limit left."""
     name = "eager" if limits else "steady"
     spec = f"name: {name}\ntopic: t\nschedule: '@daily'\n{limits}"
     spec += "decode: {value: {format: string}, upsert: {}}"
     (tmp_path / f"{name}.yaml").write_text(spec)
-    runs = probe.ask(
+    runs = task_probe.ask(
         "run_states",
         dag_id=f"tidemark_{name}",
         environ={"TIDEMARK_PIPELINES": str(tmp_path)},
@@ -408,25 +412,29 @@ def test_a_run_succeeds_only_if_no_task_has_failed(
         assert {run["tasks"].get(task, "success") for task in ("more", "again")} == {"success"}
 
 
-def test_a_deadline_in_the_spec_becomes_a_deadline_alert(probe: Probe, tmp_path: Path) -> None:
+def test_a_deadline_in_the_spec_becomes_a_deadline_alert(task_probe: Probe, tmp_path: Path) -> None:
     """Airflow's database contains the callback and the interval."""
     spec = "name: {0}\ntopic: t\nschedule: '@daily'\n"
     (tmp_path / "slow.yaml").write_text(spec.format("slow"))
     environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
-    stored = probe.ask("serialized", file="pipelines.py", environ=environ).value
+    stored = task_probe.ask("serialized", file="pipelines.py", environ=environ).value
     assert "alarm_on_deadline" not in stored
     with (tmp_path / "slow.yaml").open("a") as file:
         file.write("alarms: {deadline_minutes: 90}\n")
-    stored = probe.ask("serialized", file="pipelines.py", environ=environ).value
+    stored = task_probe.ask("serialized", file="pipelines.py", environ=environ).value
     assert "tidemark.airflow.alarms.alarm_on_deadline" in stored
     assert "5400" in stored
 
 
-def test_a_spec_without_a_limit_and_a_suite_has_a_page_too(probe: Probe, tmp_path: Path) -> None:
+def test_a_spec_without_a_limit_and_a_suite_has_a_page_too(
+    task_probe: Probe, tmp_path: Path
+) -> None:
     """The optional keys of a spec are optional for its DAG."""
     spec = "name: small\ntopic: t\nschedule: '@daily'\nstart: {timestamp: 2025-01-01T00:00:00Z}\n"
     (tmp_path / "small.yaml").write_text(spec)
-    answer = probe.ask("parse", file="pipelines.py", environ={"TIDEMARK_PIPELINES": str(tmp_path)})
+    answer = task_probe.ask(
+        "parse", file="pipelines.py", environ={"TIDEMARK_PIPELINES": str(tmp_path)}
+    )
     page = answer.value["dags"]["tidemark_small"]["doc_md"]
     assert "built-in checks only" in page
     assert "no limit" in page
@@ -434,9 +442,9 @@ def test_a_spec_without_a_limit_and_a_suite_has_a_page_too(probe: Probe, tmp_pat
 
 
 @pytest.mark.parametrize("file", SPEC_DAG_FILES)
-def test_a_serialised_dag_has_no_settings_and_no_credentials(probe: Probe, file: str) -> None:
+def test_a_serialised_dag_has_no_settings_and_no_credentials(task_probe: Probe, file: str) -> None:
     """Tasks read Spark settings and connections when they run."""
-    stored = json.loads(probe.ask("serialized", file=file).value)
+    stored = json.loads(task_probe.ask("serialized", file=file).value)
     text = json.dumps(stored)
     assert "Operator" in text
     assert "spark.driver.extraClassPath" not in text
@@ -448,7 +456,7 @@ def test_a_serialised_dag_has_no_settings_and_no_credentials(probe: Probe, file:
 
 
 @pytest.fixture(scope="module")
-def group_dags(probe: Probe, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def group_dags(task_probe: Probe, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """DAGs of two pipelines in a group and one outside of it."""
     folder = tmp_path_factory.mktemp("group_dags")
     keys = {
@@ -460,7 +468,7 @@ def group_dags(probe: Probe, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         text = f"name: {name}\ntopic: topic-{name}\nschedule: '@hourly'\n{more}\n"
         (folder / f"{name}.yaml").write_text(text)
     environ = {"TIDEMARK_PIPELINES": str(folder)}
-    answer = probe.ask("parse", file="pipelines.py", environ=environ)
+    answer = task_probe.ask("parse", file="pipelines.py", environ=environ)
     assert answer.value["import_errors"] == {}
     found: dict[str, Any] = answer.value["dags"]
     return found
@@ -489,7 +497,7 @@ def test_a_group_has_the_tasks_of_a_single_pipeline(group_dags: dict[str, Any]) 
 
 
 def test_the_dag_of_the_dbt_example_starts_after_the_event_of_an_upsert_table(
-    probe: Probe, tmp_path: Path
+    task_probe: Probe, tmp_path: Path
 ) -> None:
     """`publish` of the pipeline has the same asset as an inlet."""
     spec = "name: payments\ntopic: t\nschedule: '@daily'\n"
@@ -497,11 +505,11 @@ def test_the_dag_of_the_dbt_example_starts_after_the_event_of_an_upsert_table(
         f"{spec}decode: {{value: {{format: string}}, upsert: {{}}}}"
     )
     environ = {"TIDEMARK_PIPELINES": str(tmp_path)}
-    dags = probe.ask("parse", file="pipelines.py", environ=environ).value["dags"]
+    dags = task_probe.ask("parse", file="pipelines.py", environ=environ).value["dags"]
     example = PROJECT / "docs" / "examples" / "dbt" / "payments_dbt.py"
-    (stored,) = json.loads(probe.ask("serialized", file=str(example)).value)
+    (stored,) = json.loads(task_probe.ask("serialized", file=str(example)).value)
     (asset,) = stored["dag"]["timetable"]["__var"]["asset_condition"]["objects"]
-    assert [asset["name"], asset["uri"]] == probe.ask("asset", table="payments@upsert").value
+    assert [asset["name"], asset["uri"]] == task_probe.ask("asset", table="payments@upsert").value
     assert asset["uri"] in dags["tidemark_payments"]["tasks"]["publish"]["inlets"]
     assert stored["dag"]["max_active_runs"] == 1
     (task,) = (each["__var"] for each in stored["dag"]["tasks"])
@@ -517,7 +525,7 @@ def test_the_dag_of_the_dbt_example_starts_after_the_event_of_an_upsert_table(
 
 
 def test_the_page_names_the_assets_and_aliases_of_the_events(
-    probe: Probe, dags: dict[str, Any]
+    task_probe: Probe, dags: dict[str, Any]
 ) -> None:
     """Airflow starts no DAG for an asset of the same URI and another name."""
     page = (
@@ -526,7 +534,7 @@ def test_the_page_names_the_assets_and_aliases_of_the_events(
     named = re.findall(r'Asset\("([^"]+)", "([^"]+)"\)', page)
     assert len(named) == page.count("Asset(")
     tables = ("prices", "prices@typed", "prices@upsert")
-    assert set(named) == {tuple(probe.ask("asset", table=table).value) for table in tables}
+    assert set(named) == {tuple(task_probe.ask("asset", table=table).value) for table in tables}
     for dag_id, task in (("tidemark_prices", "publish"), ("tidemark_backfill", "chunk.publish")):
         (alias,) = dags[dag_id]["tasks"][task]["outlets"]
         assert f"`{alias}`" in page
