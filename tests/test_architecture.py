@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.conftest import PROJECT, TopicFactory
+from tests.support.sources import calls, statements
 from tidemark.local.broker import BrokerStatus
 from tidemark.local.producer import produce
 
@@ -43,7 +44,7 @@ def run(code: str, *arguments: str) -> list[str]:
 def imports(file: Path) -> set[str]:
     """Return the full names of all modules that a file imports."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in statements(file):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -75,10 +76,9 @@ def test_only_decisions_of_an_operator_accept_a_loss() -> None:
     """The decoder copies decisions of the bronze pipeline. A run never skips offsets (I3)."""
     creators = {
         str(file.relative_to(SOURCES))
-        for file in SOURCES.rglob("*.py")
+        for file, call in calls(SOURCES.rglob("*.py"), ["LossAccepted"])
         if "tidemark.core.events.LossAccepted" in imports(file)
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "LossAccepted"
+        and ast.unparse(call.func) == "LossAccepted"
     }
     assert creators == {"bronze/repair/decisions.py", "silver/typed/decoder.py"}
 
@@ -142,10 +142,8 @@ def test_no_clock_and_no_random_id_below_the_app(folder: str) -> None:
     banned = {"now", "utcnow", "today", "uuid4", "uuid1", "time_ns", "monotonic"}
     called = {
         (file.name, node.func.attr)
-        for file in files(folder)
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
+        for file, node in calls(files(folder), banned)
+        if isinstance(node.func, ast.Attribute)
         and node.func.attr in banned
         # These call the clock that was passed to the service.
         and ast.unparse(node.func) not in ("self.now", "self.ports.now", "ports.now")
@@ -204,12 +202,10 @@ def test_i6_only_known_modules_change_a_cluster() -> None:
     }
     found: dict[str, set[str]] = {}
     for folder in (SOURCES, PROJECT / "dags", PROJECT / "jobs"):
-        for file in folder.rglob("*.py"):
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Call):
-                    name = getattr(node.func, "attr", getattr(node.func, "id", None))
-                    if name in writing | admin:
-                        found.setdefault(str(file.relative_to(PROJECT)), set()).add(str(name))
+        for file, call in calls(folder.rglob("*.py"), writing | admin):
+            name = getattr(call.func, "attr", getattr(call.func, "id", None))
+            if name in writing | admin:
+                found.setdefault(str(file.relative_to(PROJECT)), set()).add(str(name))
     assert found == WRITES
 
 

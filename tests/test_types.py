@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.conftest import PROJECT
+from tests.support.sources import calls
 
 APPENDS = """
 from datetime import datetime
@@ -123,8 +124,7 @@ def test_only_the_modules_of_a_check_create_its_type() -> None:
     """Elsewhere, a call of the type would skip the check."""
     package = PROJECT / "include" / "tidemark"
     found: dict[str, set[str]] = {name: set() for name in MAKERS}
-    for file in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                found.get(node.func.id, set()).add(str(file.relative_to(package)))
+    for file, call in calls(package.rglob("*.py"), MAKERS):
+        if isinstance(call.func, ast.Name):
+            found.get(call.func.id, set()).add(str(file.relative_to(package)))
     assert found == MAKERS

@@ -228,6 +228,11 @@ def test_a_terminal_shows_a_step_of_a_run_as_text(
 
 _BEGIN = """
 import sys
+import types
+import tidemark
+# The package itself would import all commands, which takes a second.
+package = sys.modules["tidemark.cli"] = types.ModuleType("tidemark.cli")
+package.__path__ = [f"{path}/cli" for path in tidemark.__path__]
 from tidemark.cli import progress
 from tidemark.cli.output import err, out, print_until_interrupted
 progress.SHORT_S = 0.01

@@ -18,6 +18,7 @@ import pytest
 
 import tidemark
 from tests.conftest import PROJECT
+from tests.support.sources import statements
 from tidemark.core.errors import (
     ExitCode,
     TerminalError,
@@ -211,7 +212,7 @@ def test_every_error_class_is_in_a_module_called_errors() -> None:
         f"{file.name}: {node.name}"
         for file in (PROJECT / "include" / "tidemark").rglob("*.py")
         if file.name != "errors.py"
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in statements(file)
         if isinstance(node, ast.ClassDef)
         and names & {base.id for base in node.bases if isinstance(base, ast.Name)}
     ]

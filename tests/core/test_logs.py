@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import PROJECT
+from tests.support.sources import calls
 from tidemark.core.logs import JsonFormatter, LogFields
 from tidemark.spark.engine import Server
 
@@ -232,20 +233,18 @@ _PASSED_ON = {"airflow/logs.py"}
 def log_calls() -> Iterator[tuple[str, str, ast.Call]]:
     """Yield the place, the template and the call of each log call of the package."""
     sources = PROJECT / "include" / "tidemark"
-    for file in sorted(sources.rglob("*.py")):
+    for file, call in calls(sorted(sources.rglob("*.py")), ["log."]):
         name = str(file.relative_to(sources))
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr in _METHODS
-                and isinstance(node.func.value, ast.Name)
-                and node.func.value.id in ("log", "_log")
-                and name not in _PASSED_ON
-            ):
-                template = node.args[node.func.attr == "log"]
-                assert isinstance(template, ast.Constant), f"{name}:{node.lineno}"
-                yield f"{name}:{node.lineno}", str(template.value), node
+        if (
+            isinstance(call.func, ast.Attribute)
+            and call.func.attr in _METHODS
+            and isinstance(call.func.value, ast.Name)
+            and call.func.value.id in ("log", "_log")
+            and name not in _PASSED_ON
+        ):
+            template = call.args[call.func.attr == "log"]
+            assert isinstance(template, ast.Constant), f"{name}:{call.lineno}"
+            yield f"{name}:{call.lineno}", str(template.value), call
 
 
 def documented_fields() -> set[str]:
