@@ -227,9 +227,10 @@ class Profile:
         self.objects += 1
         key = _text(record.key)
         for name, value in content.items():
-            self.fields.setdefault(name, FieldProfile(name=name)).add(
-                value, key, has_key=record.key is not None
-            )
+            profile = self.fields.get(name)
+            if profile is None:
+                profile = self.fields[name] = FieldProfile(name=name)
+            profile.add(value, key, has_key=record.key is not None)
 
     def as_record(self) -> dict[str, Any]:
         """Return the profile as plain values, for `--json`."""
@@ -258,7 +259,10 @@ def _is_text(data: bytes) -> bool:
 
 
 def _text_of(value: _Scalar) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, str):
+        return value
+    # JSON has other texts for booleans.
+    return str(value) if type(value) is int else json.dumps(value)
 
 
 def _shortened(text: str) -> str:

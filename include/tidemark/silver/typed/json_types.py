@@ -92,7 +92,10 @@ class TypeCounts:
             return
         self.kinds[_OBJECT] += 1
         for name, each in () if self.is_map else value.items():
-            self.fields.setdefault(name, TypeCounts()).add(each, depth + 1)
+            counts = self.fields.get(name)
+            if counts is None:
+                counts = self.fields[name] = TypeCounts()
+            counts.add(each, depth + 1)
         if len(self.fields) > MAX_FIELDS:
             self.is_map = True
             self.fields.clear()
