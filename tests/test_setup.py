@@ -18,6 +18,7 @@ from types import ModuleType
 import pytest
 
 from tests.conftest import PROJECT
+from tidemark.spec.layout import Layout
 
 JVM = PROJECT / "include" / "jvm"
 
@@ -438,3 +439,9 @@ def test_make_unsets_pythondontwritebytecode() -> None:
 def test_the_airflow_plugin_is_registered_once() -> None:
     """Airflow reports a second one as an import error."""
     assert [each.name for each in entry_points(group="airflow.plugins")].count("tidemark") == 1
+
+
+@pytest.mark.spark
+def test_the_set_up_has_created_the_class_archive() -> None:
+    """A failure to create it is only a warning, and makes every job start slower."""
+    assert Layout(project=PROJECT, home=PROJECT / ".tidemark").class_archive.exists()

@@ -63,11 +63,16 @@ def create(layout: Layout, archive: Path) -> None:
     Raises:
         ArchiveFailed: The job failed, or the JVM does not use the archive.
     """
-    with tempfile.TemporaryDirectory(prefix=".archive-", dir=layout.jvm) as folder:
+    with (
+        # On the disk of the archive, which replaces an older one at once.
+        tempfile.TemporaryDirectory(prefix=".archive-", dir=layout.jvm) as folder,
+        # Elsewhere, because no table may be in a folder of Tidemark.
+        tempfile.TemporaryDirectory(prefix="tidemark-archive-") as home,
+    ):
         created = Path(folder) / archive.name
         printed: list[str] = []
         say("      starting a broker with records")
-        with _training_app(layout, Path(folder)) as app:
+        with _training_app(layout, Path(home)) as app:
             plan = app.pipeline(PIPELINE).planner.plan("set-up").plan
             if plan is None:
                 raise ArchiveFailed("the training topic is empty")
