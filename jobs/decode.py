@@ -2,8 +2,8 @@
 
     spark-submit jobs/decode.py --pipeline prices --pipeline orders
 
-Several pipelines share the application and are decoded concurrently. One that fails does not stop
-the others. PIPELINE=PARTITION/REASON first decodes open records in quarantine again.
+Several pipelines share the application and are decoded concurrently. A pipeline that fails does not
+stop the others. PIPELINE=PARTITION/REASON first decodes open records in quarantine again.
 """
 
 import sys

@@ -1,9 +1,11 @@
 """Jobs: Spark work for several plans at once, on either engine.
 
 A job receives the pipelines and the numbers of its plans, never their ranges. It reads the plans
-from the control table. A decode receives the pipelines only. The engine decides where the job runs.
-spark-submit starts a new process, whose entry point in jobs/ calls `main`. On a Spark Connect
-server the job runs in this process and starts no JVM.
+from the control table. A decode receives pipelines, and selects records in quarantine by partition
+and reason.
+
+The engine decides where the job runs. spark-submit starts a new process, whose entry point in jobs/
+calls `main`. On a Spark Connect server, the job runs in this process and starts no JVM.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class TypedPart(PlannedTable):
         return DecodeReport.total(self.decode_rounds(replay))
 
     def decode_rounds(self, replay: Replay | None = None) -> Iterator[DecodeReport]:
-        """Decode as `decode`, and yield a report about each round when it has landed."""
+        """Decode as `decode`, and yield a report about each plan that has landed."""
         return self._decoding.run(self._offsets(replay))
 
     def preview_replay(self, replay: Replay) -> ReplayPreview:

@@ -224,7 +224,7 @@ def _backlog(pipeline: Pipeline) -> DecodeBacklog | None:
 
 
 def offsets_of(app: App, refs: Sequence[AnyRef]) -> int | None:
-    """Return the number of offsets of some plans or decodes; None if it is unknown."""
+    """Return how many offsets some plans or decodes read at most; None if that is unknown."""
     sizes = [_offsets_of(app, ref) for ref in refs]
     known = [each for each in sizes if each is not None]
     return sum(known) if len(known) == len(sizes) else None
@@ -235,7 +235,7 @@ def _offsets_of(app: App, ref: AnyRef) -> int | None:
         record = app.control.plan_record(ref.pipeline, ref.sequence)
         return record.plan.size if record else None
     backlog = _backlog(app.pipeline(ref.pipeline)) if isinstance(ref, DecodeRef) else None
-    # An open plan may replay records that are decoded already.
+    # An open plan may replay decoded records, which the backlog does not count otherwise.
     return backlog.offsets + backlog.open if backlog else None
 
 
@@ -259,7 +259,7 @@ class Step(Generic[Ref]):
         take: Takes the step for a plan, merge or decode of a pipeline, and returns plain values, or
             an outcome. None if there was nothing to do.
         needs_spark: Whether the step is a job.
-        kind: The kind of the references to its plans, merges or decodes.
+        kind: The type of the references to its plans, merges or decodes.
         take_all: Takes the step for several plans; None to take it for each.
         concurrent: Whether plans take the step at the same time, in threads.
         has: Whether a pipeline has the step.

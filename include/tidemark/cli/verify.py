@@ -41,7 +41,8 @@ def verify(
     and compares each column of the typed rows. Each row of the data table has to be in the typed
     table or in the quarantine, and only once. The command counts rows that are not decoded yet, and
     rows that a publication decision hides. A difference names the topic, the partition, the offset
-    and the columns, and contains no value. The last lines name the limits of the comparison.
+    and the columns, and contains no value. Without differences, the last line
+    about each table names the limits of the comparison.
 
     Ends with exit code 65 and the first differences if there are any. Needs no Spark.
     """
@@ -119,12 +120,12 @@ def _print_typed(typed: TypedVerification) -> None:
 def _lines(typed: TypedVerification) -> Iterator[str]:
     """Yield a line for each count of rows that are neither equal nor a difference."""
     texts = {
-        "withdrawn": "at hidden or undone offsets: the next decode removes those that a check or "
-        "an operator refused",
+        "withdrawn": "at hidden or undone offsets: the next decode removes them, except those of "
+        "unchecked plans",
         "deleted": "without a row in the data table: another program has deleted it",
         "stale": "with other values, because the offsets have landed again since: the next decode "
         "replaces them",
-        "earlier_rules": "with other values, because they were decoded with another spec: only "
+        "earlier_rules": "with other values, because they were decoded with another spec: "
         "`tidemark decode --from-scratch` decodes them again",
     }
     for name, text in texts.items():

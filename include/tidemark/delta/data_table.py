@@ -332,7 +332,7 @@ class DeltaDataTable:
     def rows_at(
         self, topic_id: str, spans: Mapping[int, SpanSet]
     ) -> Iterator[tuple[int, LogRecord]]:
-        """Return plan and record of each row at some offsets, by partition and offset."""
+        """Return plan and record of each row at some offsets, ordered by partition and offset."""
         table = open_if_exists(self._uri)
         return iter(()) if table is None else row_queries.rows_at(table, topic_id, spans)
 

@@ -73,7 +73,7 @@ def table_filesystem(uri: str) -> FileSystem:
 
 def write_file(files: FileSystem, path: str, content: bytes) -> None:
     """Write a small file to a folder of `table_filesystem`."""
-    # Without a buffer for all of it, PyArrow passes an object that delta-rs does not accept.
+    # Without a buffer for the whole content, PyArrow passes an object that delta-rs refuses.
     with files.open_output_stream(path, buffer_size=len(content) + 1) as stream:
         stream.write(content)
 

@@ -74,7 +74,7 @@ class NotedTable:
     Args:
         uri: The table.
         key: Name of the notes in the metadata of commits.
-        owner: The pipeline of the table; None for a table that the caller checks.
+        owner: The pipeline that owns the table; None if the caller checks the owner.
     """
 
     def __init__(self, uri: str, key: str, owner: str | None = None) -> None:

@@ -261,7 +261,7 @@ def _is_text(data: bytes) -> bool:
 def _text_of(value: _Scalar) -> str:
     if isinstance(value, str):
         return value
-    # JSON has other texts for booleans.
+    # A boolean is an int too, but JSON has another text for it.
     return str(value) if type(value) is int else json.dumps(value)
 
 

@@ -106,7 +106,7 @@ def columns_of_value(kind: FieldType | None) -> frozenset[str]:
 
 
 class Strange(NamedTuple):
-    """Values in a column that no schema of their record has.
+    """Values in a column that the schemas of their records lack.
 
     Attributes:
         rows: Their number.
@@ -322,7 +322,7 @@ class ChunkComparison:
         return known[schema.id]
 
     def _read_schemas(self, rows: Iterator[Mapping[str, Any]]) -> None:
-        """Read the stored schemas of bronze rows that are new."""
+        """Read the schemas of bronze rows that were not read before."""
         known, ids = self.look.schemas, set[int]()
         for row in rows if self.decode.framed_parts else ():
             for part in self.decode.framed_parts:

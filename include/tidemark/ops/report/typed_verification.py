@@ -18,7 +18,7 @@ NOT_COMPARED = (
 )
 """Changes that the comparison does not detect."""
 SHARED_READER = "errors of the Protobuf reader, which a decode also uses"
-"""The same for a table with Protobuf."""
+"""A further limit for a table with Protobuf."""
 
 
 class TypedDifferenceKind(StrEnum):
@@ -83,12 +83,12 @@ class TypedComparison:
         hidden: Those that are not decoded, because a publication decision hides them or because
             they are not checked yet.
         withdrawn: Typed rows and open records of hidden or undone plans. The next decode removes
-            those that a check or an operator refused.
+            them, except those of unchecked plans.
         deleted: Typed rows and open records whose bronze row another program has deleted.
         stale: Typed rows that differ, and whose offset has landed again since, or is in an open
             replacement. The next decode replaces them.
-        earlier_rules: Typed rows that differ, and that were decoded with another spec. A replay
-            replaces them.
+        earlier_rules: Typed rows that differ, and that were decoded with another spec. A decode
+            from scratch replaces them.
     """
 
     partition: int
@@ -114,7 +114,7 @@ class TypedVerification:
         other_columns: Columns that another program added. They are not compared.
         differences: Number of differences by kind.
         first: The first differences.
-        shares_reader: Whether values were compared that the decoder's own reader has read again.
+        shares_reader: Whether the decoder's own Protobuf reader has read the expected values.
     """
 
     pipeline: str

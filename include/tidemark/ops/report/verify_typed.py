@@ -74,8 +74,8 @@ class TypedVerifier:
     ) -> TypedVerification:
         """Decode landed rows again, and compare them offset by offset.
 
-        A concurrent decode or repair can look like a difference. So the method looks a second time
-        at offsets with differences.
+        A concurrent decode or repair can look like a difference. So the method compares chunks
+        with differences a second time, with the newest tables.
 
         Args:
             partition: Only this partition; all if None.

@@ -102,7 +102,7 @@ class DecodeProgress:
         landed: Landed offsets of the bronze table.
         decoded: Offsets that a decode has covered.
         hidden: Landed offsets that the published view hides.
-        stale: Decoded offsets that have landed again since, or that an open plan replaces.
+        stale: Decoded offsets that have landed again since, and all offsets of open replacements.
         earlier_rules: Plan numbers of rows that were decoded with another spec.
         typed: The complete ledger of the typed table.
     """
@@ -182,8 +182,8 @@ class _Bronze(NamedTuple):
 
         Args:
             typed: The ledger of the typed table; a summary suffices.
-            stale: Decoded offsets that have landed again since; None if they are unknown. They are
-                to be removed as well if they are not checked yet.
+            stale: Decoded offsets that have landed again since; None if they are unknown. The
+                surplus contains those of them that are not checked yet.
         """
         return DecodeBacklog(
             missing=_size(self.missing_in(typed)),
@@ -308,7 +308,7 @@ class DecodePlanner:
     def state(self, check: Callable[[], None], quarantined: Callable[[], int]) -> TypedState:
         """Return the state of the typed table, for reports. Writes nothing.
 
-        Errors of the tables are part of the state, so that they hide nothing else.
+        The state contains errors of the tables, so that such an error hides nothing else.
 
         Args:
             check: Raises the error that would refuse the next decode.
@@ -485,7 +485,7 @@ class DecodePlanner:
         )
 
     def _with_hidden(self, bronze: Ledger) -> _Bronze:
-        """Return a bronze ledger with the offsets that the published view hides at its state."""
+        """Return a bronze ledger, and the offsets that the published view hides in its state."""
         hidden = self.hidden()
         # A hidden plan that is undone before the second read is in the ledger and not in `hidden`.
         newest = self.control.summary(self.spec.origin).event_number

@@ -66,7 +66,7 @@ class Decoding:
 
     Attributes:
         new_planner: Returns a planner, which needs no JVM. A planner keeps the answers of the
-            registry, so each plan has a new one.
+            registry, so each plan has a new planner.
         execute: Executes a recorded plan with Spark.
         quarantined: Returns the number of quarantined records of a landed plan.
     """

@@ -40,7 +40,7 @@ def differing_columns(
 
     Args:
         expected: A result of `expected_value`, or a part of it.
-        found: The value in the typed table, as Python value of Arrow.
+        found: The value in the typed table, as Arrow returns it in Python.
         kind: The type of the column.
         path: The name of the column.
     """
@@ -127,9 +127,9 @@ def _is_text_of(expected: JsonText, found: Any) -> bool:
 
 
 def _is_rest(expected: JsonText, read: Any) -> bool:
-    """Return whether Spark stores the fields without a column in another form of JSON.
+    """Return whether a value of Spark has the fields without a column in another form of JSON.
 
-    It writes values that it cannot represent as text, or the whole object.
+    Spark can store the JSON text of a field instead of its value, or the whole object.
 
     Raises:
         NotJudged: Spark cannot represent a value.

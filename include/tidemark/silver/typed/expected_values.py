@@ -26,7 +26,7 @@ from tidemark.spec.decode import FRAME_BYTES, Format, Part, PayloadSpec, Registe
 from tidemark.spec.fields import UNION_MEMBER, Decimal, FieldType, Struct, UnsupportedSchema
 
 _SCHEMAS = 1_000
-"""Number of parsed schemas in memory."""
+"""Maximum number of parsed schemas in memory."""
 _WIDE = ({"int", "long"}, {"float", "double"})
 """Members of unions that have one column."""
 _AVRO_PARTS = frozenset(
@@ -167,7 +167,7 @@ def _avro_value(body: bytes, text: str) -> Any:
 def _unscaled(number: int, kind: Decimal) -> Number:
     if len(str(abs(number))) > kind.precision:
         raise MalformedPayload
-    # A text is read without rounding.
+    # Unlike arithmetic, the conversion of a text does not round.
     return Number(f"{number}e-{kind.scale}")
 
 

@@ -285,7 +285,7 @@ class FollowedTables:
         return read_since(self.ports.control, self.pipeline, bookmark, publish, plans)
 
     def _present(self, tables: OpenedTables, found: PlansSince) -> BatchOffsets:
-        """Return the offsets of all typed rows, without a query of plans with the same rows."""
+        """Return the offsets of all typed rows; query only plans whose totals differ."""
         totals = tables.typed.totals()
         if not totals:
             return {}

@@ -64,7 +64,7 @@ class _Commit(NamedTuple):
 
     Attributes:
         look: The look before the commit.
-        bookmark: Its bookmark.
+        bookmark: The bookmark that it stores.
         offsets: The offsets that it decoded.
         failed: Files with the entries of records that could not be decoded.
         changes: Its changes.
@@ -126,8 +126,8 @@ class Decodes:
     def replay(self, offsets: BatchOffsets) -> DecodeWork | None:
         """Return the work that decodes offsets again, together with the next work.
 
-        A work has at most `MAX_RUNS` ranges. Offsets that do not belong in the two tables are left
-        out, and plans with other schemas. Raises as `next`.
+        The work has at most `MAX_RUNS` ranges to decode again. It omits offsets that belong in
+        neither table, and plans whose schema does not fit the columns. Raises the errors of `next`.
         """
         chosen = first_ranges(offsets, MAX_RUNS)
         return retry_on_conflict(lambda: self._next(EVERY_PLAN, chosen))
@@ -171,7 +171,7 @@ class Decodes:
         )
 
     def _look_or_prepare(self, plans: SpanSet, replayed: BatchOffsets) -> Look | None:
-        """Return a look, after creating missing tables; None if no offsets are required."""
+        """Return a look, after creating missing tables that are needed; None without tables."""
         look = self._tables.look(plans, replayed)
         if look is not None or not self._tables.required():
             return look
@@ -237,7 +237,7 @@ class Decodes:
                     yield Decoded(rounds=1)
                 return
             yield commit.changes
-            # If more plans wait than a bookmark lists, a decoded plan becomes pending again.
+            # If more plans wait than a bookmark can list, a decoded plan becomes pending again.
             # fence: decode-chooses-a-plan-once
             plans = plans.difference(commit.changes.plans)
             if not commit.bookmark.pending.intersection(plans):
@@ -390,8 +390,8 @@ class Decodes:
         The table gets the columns of the spec.
 
         Args:
-            requested_by: The operator. The metadata of the commit store it, and the reason.
-            reason: The operator's reason.
+            requested_by: The operator, stored in the metadata of the commit.
+            reason: The operator's reason, stored there as well.
 
         Returns:
             The number of removed rows; None if the files lack statistics.

@@ -29,9 +29,10 @@ _DECIMAL = re.compile(r"-?(\d+\.?\d*|\.\d+)(E-?\d+)?", re.ASCII)
 
 
 class NotJudged(Exception):
-    """A value that only Spark can decode. The text is the reason, for reports.
+    """A value that cannot be compared. The text is the reason, for reports.
 
-    It takes the place of the value, or is raised if the whole payload has no expected value.
+    The exception takes the place of the value, or is raised if the whole payload has no expected
+    value.
     """
 
 
@@ -184,7 +185,7 @@ def _single(nearest: float, value: int | Number) -> float:
 
 
 def _decimal(value: Number, kind: Decimal) -> Number | NotJudged:
-    """Return a number, which has no digit more than its type."""
+    """Return a number that fits its type."""
     _, digits, exponent = value.as_tuple()
     written = "".join(map(str, digits))
     lowest = int(exponent) + len(written) - len(written.rstrip("0"))

@@ -225,7 +225,7 @@ class EntryChange:
 
     Attributes:
         outdated: Offsets of entries to remove.
-        lacking: Offsets that contain those of all new entries.
+        lacking: Offsets that include those of all new entries.
     """
 
     outdated: BatchOffsets = field(default_factory=dict)
@@ -261,7 +261,7 @@ class OpenedIndex:
         return [each for each in known if each.changes_quarantine]
 
     def plans(self, changes: Sequence[Bookmark] | None) -> SpanSet | None:
-        """Return the plans whose claimed offsets `follow` needs; None for all plans."""
+        """Return the plans whose claimed offsets the quarantine needs; None for all plans."""
         lists = [] if changes is None else [each.decoded for each in changes]
         listed = [each for each in lists if each is not None and not each.spans]
         if changes is None or len(listed) < len(lists):

@@ -48,16 +48,17 @@ class BronzeRows(Protocol):
     def rows_at(
         self, topic_id: str, spans: Mapping[int, SpanSet]
     ) -> Iterator[tuple[int, LogRecord]]:
-        """Return plan and record of each row at some offsets, by partition and offset."""
+        """Return plan and record of each row at some offsets, ordered by partition and offset."""
         ...
 
 
 def with_bronze_rows(
     records: Iterable[QuarantinedRecord], bronze: BronzeRows
 ) -> Iterator[tuple[QuarantinedRecord, Sequence[tuple[int, LogRecord]]]]:
-    """Yield records with plan and content of their bronze rows: none, one, or duplicates.
+    """Yield each record with its bronze rows, as plan and content.
 
     A record has no row after an undo of its bronze plan, or if another program deleted the row.
+    With duplicate rows, it has several.
 
     Args:
         records: The records, ordered by topic id.

@@ -24,8 +24,8 @@ class DecodeBacklog:
         stale: Decoded offsets to decode again, because they have landed again since; None if
             unknown, because only the full ledgers show them.
         surplus: Decoded offsets to remove, because they left the bronze table, or a check or an
-            operator refused them. If stale offsets are unknown, those of them that are not checked
-            yet are missing here.
+            operator refused them. If stale offsets are unknown, this number omits unchecked stale
+            offsets.
         unchecked: Landed offsets that wait for a check, or for an operator's decision.
         refused: Landed offsets of blocked and rejected plans.
     """
@@ -79,8 +79,8 @@ def decodable_since(
 ) -> datetime | None:
     """Return the time from which on offsets of a bronze table could have been decoded.
 
-    The plan that holds the first of them has landed and is published. The partition with most of
-    the offsets stands for the others, so that a status needs few reads.
+    At this time, the plan that holds the first of them had landed and was published. The partition
+    with most of the offsets stands for the others, so that a status needs few reads.
 
     Args:
         control: The control table.
@@ -93,7 +93,7 @@ def decodable_since(
     )
     first = spans.spans[0].start
     window = Span(first, first + 1)
-    # A plan that holds the offset now: one, or none.
+    # At most one settled plan holds the offset now.
     plans = {*control.settled_counts(ledger.pipeline, topic_id, partition, window)}
     for number, record in ledger.plans.items():
         held = record.held_now.spans() if record.held_now else {}
