@@ -248,7 +248,7 @@ def test_offsets_of_plans_with_the_same_totals_are_known() -> None:
     assert offsets(unknown) == [(2, 0, 10, 15), (3, 0, 10, 15)]
 
 
-def test_the_first_ranges_and_the_places_of_offsets() -> None:
+def test_first_ranges_and_places_are_ordered_by_batch_partition_and_offset() -> None:
     some = {
         Batch(2, "id-1"): {0: SpanSet.of([Span(7, 8)])},
         Batch(1, "id-1"): {1: SpanSet.of([Span(4, 6)]), 0: SpanSet.of([Span(1, 2), Span(3, 4)])},

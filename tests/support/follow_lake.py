@@ -56,17 +56,17 @@ class Follower:
 
     @property
     def typed_uri(self) -> str:
-        """The typed table."""
+        """The URI of the typed table."""
         return str(self.lake.typed_uri)
 
     @property
     def index_uri(self) -> str:
-        """The quarantine."""
+        """The URI of the quarantine."""
         return str(self.lake.quarantine_uri)
 
     @property
     def service(self) -> Decodes:
-        """The service."""
+        """The service under test."""
         lake, decode = self.lake, replace(self.lake.decode, publish=self.publish)
         bronze = replace(lake.bronze.spec, decode=decode, records_per_chunk=self.most)
         return Decodes(

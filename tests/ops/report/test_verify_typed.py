@@ -315,7 +315,7 @@ def test_a_concurrent_replacement_is_no_difference(lake: TypedLake) -> None:
 
 
 def test_rows_of_earlier_rules_are_counted(tmp_path: Path) -> None:
-    """They keep their values until a replay. Equal values are no difference."""
+    """They keep their values until a decode from scratch. Equal values are not counted."""
     lake = TypedLake(tmp_path, decode=json_lake(a="long"))
     lake.land_values([b'{"a": 1}', b'{"a": 2, "b": 3}'])
     lake.run()

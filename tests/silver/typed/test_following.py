@@ -464,7 +464,7 @@ def test_a_decode_looks_for_plans_after_those_that_wait(
 
 
 @pytest.mark.slow
-def test_pending_plans_that_are_no_longer_published_end_no_decode(follower: Follower) -> None:
+def test_a_rejected_plan_leaves_the_pending_plans_of_the_bookmark(follower: Follower) -> None:
     follower.publish = PublishRule.CHECKED
     follower.lake.bronze.publication.release(1, "cli:ann:1", "checked by hand")
     follower.decode()
@@ -537,7 +537,7 @@ def test_a_table_of_another_pipeline_is_not_changed(follower: Follower) -> None:
 
 
 @pytest.mark.slow
-def test_the_state_of_tables_that_follow(follower: Follower) -> None:
+def test_state_reports_undecoded_offsets_and_those_to_withdraw(follower: Follower) -> None:
     """Without published records, no table is created."""
     service = follower.service
     whole = at(1, (0, 3)) | at(2, (3, 6)) | at(3, (6, 9))
