@@ -41,8 +41,8 @@ def verify(
     and compares each column of the typed rows. Each row of the data table has to be in the typed
     table or in the quarantine, and only once. The command counts rows that are not decoded yet, and
     rows that a publication decision hides. A difference names the topic, the partition, the offset
-    and the columns, and contains no value. Without differences, the last line
-    about each table names the limits of the comparison.
+    and the columns, and contains no value. Without differences, the last line about each table
+    names the limits of the comparison.
 
     Ends with exit code 65 and the first differences if there are any. Needs no Spark.
     """

@@ -153,7 +153,7 @@ class ChunkComparison:
         for row in self.typed.values_at(*self.chunk):
             typed[row["offset"]].append(row)
         entries = Counter(self.look.entries.offsets_at(*self.chunk))
-        # Several bronze rows of one offset are differences of the bronze table.
+        # The comparison with Kafka reports several bronze rows of one offset.
         bronze = {row["offset"]: row for row in self.bronze.values_at(*self.chunk)}
         self._read_schemas(bronze[offset] for offset in bronze.keys() & typed.keys())
         for offset, row in bronze.items():

@@ -242,7 +242,7 @@ class FollowedTables:
             return FollowState(undecoded=self.required())
         missing = look.step.missing
         if look.step.earlier is None:
-            # A comparison decodes the records in quarantine again.
+            # A comparison would decode records in quarantine again. They are not undecoded.
             missing = difference(missing, look.tables.quarantine.version.offsets())
         return FollowState(
             undecoded=missing,
