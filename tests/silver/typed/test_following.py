@@ -299,7 +299,7 @@ def test_maintenance_between_look_and_commit_is_no_conflict(follower: Follower) 
 
 
 @pytest.mark.slow
-def test_of_two_decoders_one_begins_again(follower: Follower) -> None:
+def test_one_of_two_decoders_begins_again(follower: Follower) -> None:
     other = follower_of(follower.lake)
     follower.prepare()
     once(follower, "commit", other.decode)
