@@ -29,6 +29,7 @@ from tidemark.core.logs import event_and_fields
 from tidemark.core.plan import PlanRef
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.quality.errors import QualityFailed
+from tidemark.silver.typed.unnamed import UnnamedFields
 from tidemark.spark.engine import JobRun
 
 UNAVAILABLE = KafkaUnavailable(operation="list_offsets", reason="timed out")
@@ -274,10 +275,13 @@ def test_a_decode_that_fails_keeps_the_plans_before_it(
     spec = Path(app.environ["TIDEMARK_PIPELINES"]) / "events.yaml"
     spec.write_text(f"{spec.read_text()}limits: {{records_per_chunk: 2}}\n")
     lake.land_values([b"b", b"c", b"d", b"e"])
+    unnamed = UnnamedFields(first_plan=1, decoded=2, records=1)
+    monkeypatch.setattr(TypedPart, "unnamed_fields", lambda *_: unnamed)
     fake = Steps(lake, {"decode 2": UNAVAILABLE})
     fake.replace(monkeypatch)
     stopped = decode(app)
     assert (stopped["plans"], stopped["records"]) == ([1], 2)
+    assert stopped["unnamed_fields"] == unnamed.as_record()
     assert (stopped["error"], stopped["retryable"]) == ("KafkaUnavailable", True)
     fake.errors = {}
     done = decode(app)

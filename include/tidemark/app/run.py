@@ -44,7 +44,7 @@ from tidemark.spark.submit import (
     submit,
 )
 from tidemark.spec.layout import LOG_FOLDER
-from tidemark.spec.ref import DecodeRef
+from tidemark.spec.ref import DecodeRef, MergeRef
 
 log = logging.getLogger(__name__)
 
@@ -239,7 +239,11 @@ def _prefer_installed_pyspark() -> None:
 
 def _parse(job: str, description: str, argv: Sequence[str] | None) -> tuple[Any, ...]:
     kind = JOBS[job].kind
-    option, form = option_of(kind), "PIPELINE" if kind is DecodeRef else "PIPELINE=NUMBER"
+    form, meaning = {
+        PlanRef: ("PIPELINE=NUMBER", "a recorded plan"),
+        MergeRef: ("PIPELINE=VERSION", "the version of the typed table to merge"),
+        DecodeRef: ("PIPELINE[=REPLAY]", "a pipeline; 3/malformed replays records in quarantine"),
+    }[kind]
 
     def parse(text: str) -> Any:
         try:
@@ -253,12 +257,12 @@ def _parse(job: str, description: str, argv: Sequence[str] | None) -> tuple[Any,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        option,
+        option_of(kind),
         dest="refs",
         required=True,
         action="append",
         type=parse,
         metavar=form,
-        help="repeat it for several",
+        help=f"{meaning}; repeat it for several",
     )
     return tuple(parser.parse_args(argv).refs)

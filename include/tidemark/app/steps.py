@@ -115,12 +115,18 @@ def decode(pipeline: Pipeline, ref: DecodeRef) -> Outcome | None:
         with named_failures(pipeline.adapters.layout, f"decoding {ref}"):
             for each in pipeline.typed.decode_rounds(ref.replay):
                 rounds.append(each)
-        return _unnamed_fields(pipeline, DecodeReport.total(rounds))
+        return {}
 
-    found = result_or_error(ref, run)
-    done = DecodeReport.total(rounds).as_record() if rounds else {}
-    result, code = outcome(found)
-    return ({**done, **result}, code) if done or code else None
+    ended = result_or_error(ref, run)
+    report = DecodeReport.total(rounds)
+    done = report.as_record() if rounds else {}
+    # Also after an error: no later decode reports the fields of these plans.
+    unnamed, unnamed_code = outcome(
+        result_or_error(ref, lambda _: _unnamed_fields(pipeline, report))
+    )
+    result, code = outcome(ended)
+    code = code or unnamed_code
+    return ({**done, **unnamed, **result}, code) if done or code else None
 
 
 def _unnamed_fields(pipeline: Pipeline, report: DecodeReport) -> Result:
