@@ -307,7 +307,12 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
     ),
     "tests/silver/typed/test_following.py": (
         ("doubled-bronze-rows-are-not-decoded", "I1", Drop(), "doubled_bronze"),
-        ("bronze-table-has-all-recorded-versions", "I3", Drop(), "between_two_reads and ledger"),
+        (
+            "decoded-bronze-table-is-the-compared-one",
+            "I3",
+            Drop(),
+            "restored_during_the_comp",
+        ),
         ("one-ledger-for-one-round", "I3", Never(), "between_two_reads and plans"),
         ("typed-offsets-are-not-added", "I1", Argument(0), "missing_in_plans"),
         ("decode-examines-plans-after-waiting-ones", "I7", Never(), "looks_for_plans"),

@@ -78,7 +78,9 @@ class Follower:
                     rows_since=self._before("plans"),
                 ),
                 bronze=lake.bronze.table,
-                bronze_rows=NotedTable(str(lake.bronze.uri), ""),
+                bronze_rows=_hooked(
+                    NotedTable(str(lake.bronze.uri), ""), open=self._before("bronze")
+                ),
                 typed=_hooked(
                     NotedTable(self.typed_uri, "bookmark", owner=lake.spec.name),
                     open=self._typed_version,

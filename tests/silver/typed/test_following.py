@@ -22,7 +22,7 @@ from tidemark.core import bookmark as bookmark_module
 from tidemark.core import decode_round
 from tidemark.core.bookmark import Bookmark
 from tidemark.core.decode_work import EVERY_PLAN, DecodeWork
-from tidemark.core.errors import HistoriesDiverge, OnlyCopy, TidemarkError
+from tidemark.core.errors import HistoriesDiverge, OnlyCopy, TableBehindLedger, TidemarkError
 from tidemark.core.following import Batch, BatchOffsets, allowed, required
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.publication import PublishRule
@@ -390,6 +390,37 @@ def test_records_that_land_between_two_reads_of_a_round_are_decoded(
     follower.prepare()
     once(follower, step, lambda: follower.lake.bronze.run(3))
     follower.service.decode(DecodeWork(plans=EVERY_PLAN))
+    check(follower)
+    assert len(follower.typed_rows()) == 11
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["bronze", "ledger"])
+def test_a_bronze_table_that_was_restored_during_the_comparison_is_not_decoded(
+    follower: Follower, first: str
+) -> None:
+    """Another program restores an older version before a step, and reverts this before another."""
+    follower.decode()
+    uri = follower.lake.bronze.uri
+    before = DeltaTable(uri).version()
+    follower.lake.bronze.run(3)
+    work, newest = follower.service.next(), before + 1
+    assert work is not None
+    steps = iter([(first, before), ("ledger" if first == "bronze" else "plans", newest)])
+    due = next(steps)
+
+    def pause(step: str) -> None:
+        nonlocal due
+        if due and step == due[0]:
+            version, due = due[1], next(steps, ("", 0))
+            DeltaTable(uri).restore(version)
+
+    follower.pause = pause
+    with suppress(TableBehindLedger):
+        follower.service.decode(work)
+    follower.pause = lambda _: None
+    DeltaTable(uri).restore(newest)
+    follower.decode()
     check(follower)
     assert len(follower.typed_rows()) == 11
 

@@ -32,7 +32,6 @@ from tidemark.core.following import (
 from tidemark.core.ledger import CheckedLedger
 from tidemark.core.offsets import SpanSet
 from tidemark.core.publication import PublishRule
-from tidemark.core.table_state import newest_table_version
 from tidemark.delta.errors import ControlConflict
 from tidemark.delta.noted_commits import NotedTable, NotedVersion
 from tidemark.silver.typed.errors import SchemaConflict
@@ -173,6 +172,7 @@ class FollowedTables:
             ForeignTable: The typed table belongs to another pipeline.
             HistoriesDiverge: The bronze table and the control table diverge.
             DuplicateRows: The bronze table has more rows than landed in it.
+            ControlConflict: The bronze table has changed meanwhile.
         """
         ports = self.ports
         # Opened before their sources: a later look at a source shows at least what they contain.
@@ -183,14 +183,13 @@ class FollowedTables:
             ports.bronze,
             rows=True,  # fence: doubled-bronze-rows-are-not-decoded
         )
-        if (
-            bronze is None
-            # fence: bronze-table-has-all-recorded-versions
-            or newest_table_version(ledger) > bronze.ref.version
-        ):
-            bronze = ports.bronze_rows.open()
         if index is None or typed is None or bronze is None:
             return None
+        newest = ports.bronze_rows.open()
+        # The version that is decoded is then the one that was compared with the ledger.
+        # fence: decoded-bronze-table-is-the-compared-one
+        if newest is None or newest.ref != bronze.ref:
+            raise ControlConflict(pipeline=self.pipeline, event_number=ledger.event_number)
         return OpenedTables(index, typed, bronze, ledger)
 
     def look(self, plans: SpanSet, replayed: BatchOffsets) -> Look | None:

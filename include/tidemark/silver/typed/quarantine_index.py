@@ -295,7 +295,9 @@ class OpenedIndex:
         if changes is not None:
             decoded = union(listed_part(claims, each.decoded) for each in changes)
         here = bronze.offsets(decoded)
-        present = typed.offsets(union([entries, here]))
+        # Only a decode turns an entry into a typed row.
+        changed = entries if changes is None else intersection(entries, decoded)
+        present = typed.offsets(union([changed, here]))
         lacking = difference(here, present)
         if changes is None:
             lacking = difference(lacking, entries)
