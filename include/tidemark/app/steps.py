@@ -240,7 +240,9 @@ def _offsets_of(app: App, ref: AnyRef) -> int | None:
     if isinstance(ref, PlanRef):
         record = app.control.plan_record(ref.pipeline, ref.sequence)
         return record.plan.size if record else None
-    backlog = _backlog(app.pipeline(ref.pipeline)) if isinstance(ref, DecodeRef) else None
+    if not isinstance(ref, DecodeRef) or ref.replay:
+        return None
+    backlog = _backlog(app.pipeline(ref.pipeline))
     # An open plan may replay decoded records, which the backlog does not count otherwise.
     return backlog.offsets + backlog.open if backlog else None
 

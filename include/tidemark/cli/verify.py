@@ -110,10 +110,9 @@ def _print_typed(typed: TypedVerification) -> None:
     for line in _lines(typed):
         out.print(line)
     if not typed.differences:
-        out.print(
-            "equal: every decoded row is in the typed table once, with the values of its record, "
-            "or in the quarantine once"
-        )
+        equal = "every decoded row is in the typed table once, with the values of its record"
+        unless = ", except for the values above" if typed.unproven else ""
+        out.print(f"equal: {equal}{unless}, or in the quarantine once")
         out.print(f"not compared: {'; '.join(typed.not_compared)}")
 
 

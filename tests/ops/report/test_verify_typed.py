@@ -325,6 +325,18 @@ def test_rows_of_earlier_rules_are_counted(tmp_path: Path) -> None:
     found = lake.verifier.verify()
     found.check()
     assert [(v.typed, v.earlier_rules) for v in found.partitions] == [(3, 1)]
+    assert found.unproven == 1
+
+
+def test_deeply_nested_values_are_named_as_not_compared(tmp_path: Path) -> None:
+    """Spark accepts up to 1,000 levels."""
+    decode = json_lake(a="long")
+    lake = TypedLake(tmp_path, decode=replace(decode, value=replace(decode.value, keeps_rest=True)))
+    lake.land_values([b'{"a": 1, "b": %s}' % (b'{"c":' * 400 + b"1" + b"}" * 400), b'{"a": 2}'])
+    lake.run()
+    found = lake.verifier.verify()
+    assert not found.differences
+    assert [reason for reason in found.unjudged if "nested deeper" in reason]
 
 
 def json_lake(**columns: FieldType) -> DecodeSpec:

@@ -52,6 +52,22 @@ def has_unjudged(value: Any) -> bool:
     return isinstance(value, NotJudged)
 
 
+def test_zero_may_have_any_exponent() -> None:
+    spec = PayloadSpec(format=Format.JSON, schema=Struct((("n", "integer"), ("big", "long"))))
+    found = expected_value(b'{"n": 0e12, "big": 0.0e-99999999}', spec, None)
+    assert found == {"n": 0, "big": 0}
+
+
+@pytest.mark.parametrize(
+    "payload", [b'{"other": 1e99999999999999999999}', b'{"n": 1e-%d}' % 10**20]
+)
+def test_an_exponent_beyond_the_limits_of_python_is_not_judged(payload: bytes) -> None:
+    """Spark skips such a number in a field without a name in the schema."""
+    spec = PayloadSpec(format=Format.JSON, schema=Struct((("n", "double"),)))
+    with pytest.raises(NotJudged, match="exponent"):
+        expected_value(payload, spec, None)
+
+
 def test_invalid_json_is_refused() -> None:
     """Only Spark refuses numbers of more than 1,000 digits."""
     accepted = set()

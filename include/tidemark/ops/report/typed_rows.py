@@ -260,6 +260,8 @@ class ChunkComparison:
                 raise MalformedPayload(part.value) from None
             except NotJudged as why:
                 self.unjudged[f"{part}: {why}"] += 1
+            except RecursionError:
+                self.unjudged[f"{part}: JSON nested deeper than Python compares"] += 1
 
     def _differing_part(
         self, part: Part, offset: int, row: Mapping[str, Any], typed: Mapping[str, Any]

@@ -126,6 +126,11 @@ class TypedVerification:
     shares_reader: bool = False
 
     @property
+    def unproven(self) -> int:
+        """Number of values that were not compared, and of rows of another spec that differ."""
+        return sum(self.unjudged.values()) + sum(each.earlier_rules for each in self.partitions)
+
+    @property
     def not_compared(self) -> tuple[str, ...]:
         """Changes that were not detected."""
         columns = [f"column {each}, which another program added" for each in self.other_columns]

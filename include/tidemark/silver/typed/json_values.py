@@ -76,11 +76,18 @@ def json_object(payload: bytes, schema: Struct, *, keeps_rest: bool = False) -> 
 def parsed_json(text: str) -> Any:
     """Return a JSON value, with `decimal.Decimal` for numbers with a fraction or an exponent."""
     try:
-        return json.loads(text, parse_float=Number, parse_constant=_refuse)
+        return json.loads(text, parse_float=_number, parse_constant=_refuse)
     except RecursionError:
         raise NotJudged("JSON nested deeper than Python reads") from None
-    except (ValueError, DecimalException) as wrong:
+    except ValueError as wrong:
         raise MalformedPayload from wrong
+
+
+def _number(text: str) -> Number:
+    try:
+        return Number(text)
+    except DecimalException:
+        raise NotJudged("a number with an exponent of more than 18 digits") from None
 
 
 def _refuse(constant: str) -> None:
@@ -126,7 +133,7 @@ def _json_scalar(value: int | Number | str, kind: FieldType) -> Any:
 def _json_number(value: int | Number | str, kind: Decimal) -> Number | NotJudged:
     if isinstance(value, str) and not _DECIMAL.fullmatch(value):
         return NotJudged("a decimal in quotes in a form that only Java reads")
-    return _decimal(Number(value), kind)
+    return _decimal(_number(value) if isinstance(value, str) else Number(value), kind)
 
 
 def _check_text(value: Any) -> None:
@@ -150,7 +157,9 @@ def _check_text(value: Any) -> None:
 
 def _integer(value: int | Number, allowed: range) -> int:
     if isinstance(value, Number):
-        # The digits of a huge exponent would not fit into memory.
+        # Zero may have any exponent. The digits of another number would not fit into memory.
+        if not value:
+            return 0
         if value.adjusted() > len(str(allowed.stop)) or value != value.to_integral_value():
             raise MalformedPayload
         value = int(value)
