@@ -30,6 +30,7 @@ from tests.support.transactions import (
     produce_records,
 )
 from tests.support.typed_lake import home_typed_lake
+from tidemark.app.app import App
 from tidemark.app.connections import connection_variable, kafka_connection
 from tidemark.app.pipelines import Outcomes
 from tidemark.cli.decode import _print as print_outcomes
@@ -493,6 +494,7 @@ def test_a_wrong_schema_is_corrected_by_one_command(tmp_path: Path, tidemark: Co
         return sorted((row["key"], row["value"]["n"]) for row in table)
 
     assert rows("silver/events") == [("a", 1), ("a", 3), ("b", 4)]
-    assert tidemark("verify", "events").code == ExitCode.OK
+    # The records are not in Kafka, with which the command would begin.
+    App.from_environment().pipeline("events").typed.verifier.verify().check()
     assert tidemark("upsert", "events").code == ExitCode.OK
     assert rows("silver/events_latest") == [("a", 3), ("b", 4)]
