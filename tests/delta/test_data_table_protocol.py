@@ -25,7 +25,7 @@ from tests.support.transactions import (
     produce_records,
     produce_values,
 )
-from tidemark.bronze.ingest.protocols import DataTable
+from tidemark.bronze.ingest.protocols import BronzeTable
 from tidemark.bronze.repair.rules import newest_plans
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import OverfullRange, TidemarkError
@@ -57,7 +57,7 @@ def places_of(partition: int, *offsets: int) -> list[Place]:
 class TableUnderTest(Protocol):
     """Data table under test, and a way to land rows in it without Spark."""
 
-    table: DataTable
+    table: BronzeTable
 
     def land(self, plan: Plan, rows: Sequence[Place]) -> int:
         """Commit rows of a plan as the sink does; return the version."""
@@ -69,7 +69,7 @@ class InMemory:
 
     def __init__(self) -> None:
         self.memory = MemoryTable(kafka=MemoryKafka())
-        self.table: DataTable = self.memory
+        self.table: BronzeTable = self.memory
 
     def land(self, plan: Plan, rows: Sequence[Place]) -> int:
         self.memory.plans[plan.fingerprint] = plan
@@ -83,7 +83,7 @@ class OnDelta:
 
     def __init__(self, uri: Path) -> None:
         self.uri = str(uri)
-        self.table: DataTable = DeltaDataTable(self.uri)
+        self.table: BronzeTable = DeltaDataTable(self.uri)
 
     def land(self, plan: Plan, rows: Sequence[Place]) -> int:
         self.table.prepare(plan.pipeline)

@@ -117,10 +117,7 @@ class TypedPart(PlannedTable):
         self, records: Iterable[QuarantinedRecord]
     ) -> Iterator[tuple[QuarantinedRecord, Sequence[tuple[int, LogRecord]]]]:
         """Yield quarantined records with their bronze rows. See `with_bronze_rows`."""
-        from tidemark.delta.data_table import DeltaDataTable
-
-        bronze = DeltaDataTable(self.adapters.uri(self.adapters.spec.target), reads_only=True)
-        return with_bronze_rows(records, bronze)
+        return with_bronze_rows(records, self._bronze)
 
     def decoded_offsets(self, plan: Plan) -> int:
         """Return how many offsets of a bronze plan the table or its quarantine has."""
@@ -185,14 +182,13 @@ class TypedPart(PlannedTable):
     @property
     def verifier(self) -> TypedVerifier:
         """Decodes bronze rows again, and compares them with the table and its quarantine."""
-        from tidemark.delta.data_table import DeltaDataTable
         from tidemark.ops.report.verify_typed import TypedVerifier
         from tidemark.silver.typed.columns import typed_table_of_any_columns
 
         return TypedVerifier(
             spec=self.spec,
             decode=self._decode,
-            bronze=DeltaDataTable(self.adapters.uri(self.adapters.spec.target), reads_only=True),
+            bronze=self._bronze,
             typed=typed_table_of_any_columns(self._uri),
             entries=lambda: self.quarantine.open_entries(),
             progress=lambda: self.planner.progress(),
@@ -229,6 +225,13 @@ class TypedPart(PlannedTable):
     @property
     def _uri(self) -> str:
         return self.adapters.uri(self.spec.target)
+
+    @property
+    def _bronze(self) -> DeltaDataTable:
+        """The bronze table, which may be one in which plans cannot land."""
+        from tidemark.delta.data_table import DeltaDataTable
+
+        return DeltaDataTable(self.adapters.uri(self.adapters.spec.target), reads_only=True)
 
     def _planner(self, store: SchemaStore) -> DecodePlanner:
         from tidemark.silver.typed.framed_table import FramedBronzeTable

@@ -488,14 +488,14 @@ def last_rows(
 
 
 def rows_of(
-    table: DeltaTable, topic_id: str, partition: int, span: Span, condition: str = "true"
+    table: DeltaTable, topic_id: str, partition: int, span: Span
 ) -> Iterator[tuple[int, LogRecord]]:
     """Iterate over plan and record of the rows in a span of a partition, in offset order."""
-    return rows_at(table, topic_id, {partition: SpanSet((span,))}, condition)
+    return rows_at(table, topic_id, {partition: SpanSet((span,))})
 
 
 def rows_at(
-    table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet], condition: str = "true"
+    table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]
 ) -> Iterator[tuple[int, LogRecord]]:
     """Iterate over plan and record of the rows at some offsets, by partition and offset."""
     places = offsets_condition(topic_id, spans)
@@ -504,7 +504,7 @@ def rows_at(
         f"""
         SELECT plan_sequence, partition, {_record_columns(table)}
         FROM t
-        WHERE {condition} AND {places}
+        WHERE {places}
         ORDER BY partition, "offset", plan_sequence
         """,
         places,

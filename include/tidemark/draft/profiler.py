@@ -9,7 +9,7 @@ from typing import Self
 from tidemark.app.pipeline import Pipeline
 from tidemark.bronze.ingest.errors import NothingLanded
 from tidemark.bronze.ingest.ledgers import read_checked_ledger
-from tidemark.bronze.ingest.protocols import ControlReader, DataLog
+from tidemark.bronze.ingest.protocols import BronzeLog, ControlReader
 from tidemark.core.offsets import SpanSet
 from tidemark.core.record import LogRecord
 from tidemark.core.sampling import sampled_records, shares
@@ -29,7 +29,7 @@ class Profiler:
 
     spec: PipelineSpec
     control: ControlReader
-    data_log: DataLog
+    data_log: BronzeLog
     registry: Registry
 
     @classmethod

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tidemark.bronze.ingest.errors import NothingLanded
 from tidemark.bronze.ingest.ledgers import check_ledger
-from tidemark.bronze.ingest.protocols import ControlReader, DataLog
+from tidemark.bronze.ingest.protocols import BronzeLog, ControlReader
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import SpanSet
 from tidemark.core.record import LogRecord
@@ -38,7 +38,7 @@ class LandedLog:
     pipeline: str
     typed: str
     control: ControlReader
-    data_log: DataLog
+    data_log: BronzeLog
 
     def topic_watermarks(self, topic: str, isolation_level: IsolationLevel) -> TopicWatermarks:
         """Return the first landed offset and the end of the last, by partition.

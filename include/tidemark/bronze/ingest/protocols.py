@@ -289,12 +289,12 @@ class DataLog(Protocol):
             SetupError: The table has a map of structs, and files that cannot be rewritten.
         """
 
-    def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
-        """Yield the plan number and the record of each row at these offsets of a partition."""
-
 
 class BronzeLog(DataLog, Protocol):
     """The log of a bronze table, whose rows have all fields of a record."""
+
+    def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
+        """Yield the plan number and the record of each row at these offsets of a partition."""
 
     def last_rows(
         self, topic_id: str, spans: Mapping[int, SpanSet], most: int

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from tidemark.core.errors import TerminalError, TransientError
+from tidemark.core.ledger import Ledger
 
 
 @dataclass(kw_only=True, eq=False)
@@ -20,6 +21,13 @@ class UndoUnfinished(TransientError):
         "If no process is running the undo, continue it with "
         "`tidemark undo {pipeline} --plan {sequence} --reason TEXT`."
     )
+
+    @classmethod
+    def first_of(cls, ledger: Ledger) -> Self | None:
+        """Return the error about the first undo of a ledger that has not ended, if any."""
+        undoing = (number for number, record in ledger.plans.items() if record.undoing)
+        first = next(undoing, None)
+        return None if first is None else cls(pipeline=ledger.pipeline, sequence=first)
 
 
 @dataclass(kw_only=True, eq=False)

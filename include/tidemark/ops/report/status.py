@@ -363,11 +363,7 @@ class _StatusReader:
             ledger = read_checked_ledger(control, spec.name, data_log, rows=True)
         except TidemarkError as error:
             ledger, table_error = control.summary(spec.name), error
-        problem = table_error
-        for record in ledger.plans.values():
-            if record.undoing:
-                sequence = record.plan.sequence
-                problem = problem or UndoUnfinished(pipeline=spec.name, sequence=sequence)
+        problem = table_error or UndoUnfinished.first_of(ledger)
         throughput = control.throughput(spec.name)
         last_run = throughput.runs[-1] if throughput.runs else None
         work, last_run_bytes, stored_bytes, missing = UnfinishedWork(), None, None, None

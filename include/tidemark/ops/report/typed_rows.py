@@ -21,6 +21,7 @@ from tidemark.silver.typed.expected_values import (
 from tidemark.silver.typed.formats.column import column_of
 from tidemark.silver.typed.json_values import NotJudged
 from tidemark.silver.typed.payload_values import MalformedPayload
+from tidemark.silver.typed.registry_answers import leading_schema_ids
 from tidemark.silver.typed.schemas import SchemaStore
 from tidemark.spec.decode import DecodeSpec, Part, RegisteredSchema
 from tidemark.spec.fields import FieldType, Struct
@@ -325,15 +326,10 @@ class ChunkComparison:
 
     def _read_schemas(self, rows: Iterator[Mapping[str, Any]]) -> None:
         """Read the schemas of bronze rows that were not read before."""
-        known, ids = self.look.schemas, set[int]()
-        for row in rows if self.decode.framed_parts else ():
-            for part in self.decode.framed_parts:
-                try:
-                    found = schema_id_of(row[part])
-                except MalformedPayload:
-                    continue
-                if found is not None and found not in known:
-                    ids.add(found)
-        if ids:
+        known, parts = self.look.schemas, self.decode.framed_parts
+        ids = {
+            each for row in rows for part in parts for each in leading_schema_ids(row[part] or b"")
+        }
+        if ids := ids - known.keys():
             stored = self.schemas.stored(ids)
             known.update((each, stored.get(each)) for each in ids)

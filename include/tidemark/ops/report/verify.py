@@ -86,9 +86,8 @@ class Verifier:
         ledger: Ledger = read_checked_ledger(
             self.ports.control, self.spec.name, self.ports.table, full=True
         )
-        for sequence, record in ledger.plans.items():
-            if record.undoing:
-                raise UndoUnfinished(pipeline=self.spec.name, sequence=sequence)
+        if unfinished := UndoUnfinished.first_of(ledger):
+            raise unfinished
         current = self.ports.watermarks_of(self.spec)
         plan_rules.check_identity(ledger, current)
         plan_rules.check_partitions(current, [] if partition is None else [partition])

@@ -17,7 +17,7 @@ from tidemark.bronze.ingest.landed_log import LandedLog
 from tidemark.bronze.ingest.ledgers import missing_rows, open_plans, read_checked_ledger
 from tidemark.bronze.ingest.planner import PlanOutcome, PlanResult
 from tidemark.bronze.ingest.ports import Ports
-from tidemark.bronze.ingest.protocols import Clock, ControlTable, DataLog
+from tidemark.bronze.ingest.protocols import BronzeLog, Clock, ControlTable
 from tidemark.bronze.ingest.recorder import Recorder
 from tidemark.bronze.ingest.replacement import superseded_events
 from tidemark.bronze.repair.abandon import Abandon
@@ -214,7 +214,7 @@ class DecodePlanner:
     spec: PipelineSpec
     decode: DecodeSpec
     control: ControlTable
-    bronze: DataLog
+    bronze: BronzeLog
     table: TypedTable
     schemas: SchemaResolver
     now: Clock
@@ -351,9 +351,8 @@ class DecodePlanner:
     def _progress_once(self) -> DecodeProgress:
         # As for a plan, except that a comparison reports duplicate rows itself.
         typed = read_checked_ledger(self.control, self.spec.name, self.table, full=True)
-        for sequence, record in typed.plans.items():
-            if record.undoing:
-                raise UndoUnfinished(pipeline=self.spec.name, sequence=sequence)
+        if unfinished := UndoUnfinished.first_of(typed):
+            raise unfinished
         bronze = self._with_hidden(read_checked_ledger(self.control, self.spec.origin, self.bronze))
         hidden, fingerprint = bronze.hidden, self.decode.fingerprint
         return DecodeProgress(

@@ -11,6 +11,7 @@ from tidemark.bronze.ingest.errors import CommitNotFound
 from tidemark.bronze.ingest.executor import ExecutionResult
 from tidemark.bronze.ingest.planner import PlanResult
 from tidemark.core.offsets import SpanSet, difference_by_partition
+from tidemark.core.plain import record_of
 from tidemark.silver.typed.decoder import DecodePlanner
 
 log = logging.getLogger(__name__)
@@ -51,13 +52,7 @@ class DecodeReport:
 
     def as_record(self) -> dict[str, Any]:
         """Return the report as plain values, for `--json`."""
-        return {
-            "plans": list(self.plans),
-            "wrote": self.wrote,
-            "records": self.records,
-            "quarantined": self.quarantined,
-            "table_version": self.table_version,
-        }
+        return record_of(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

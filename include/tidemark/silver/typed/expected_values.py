@@ -6,9 +6,7 @@ columns, and the reader of Protobuf. Python reads JSON, and fastavro reads Avro.
 
 from __future__ import annotations
 
-import io
 import json
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal as Number
 from functools import lru_cache
@@ -19,9 +17,14 @@ import fastavro
 from fastavro.schema import SchemaParseException
 
 from tidemark.silver.typed.formats import avro
-from tidemark.silver.typed.formats.column import column_of
 from tidemark.silver.typed.json_values import NotJudged, json_object, utf8_text
-from tidemark.silver.typed.payload_values import MalformedPayload, decoded_value
+from tidemark.silver.typed.payload_values import (
+    MalformedPayload,
+    avro_value,
+    decoded_value,
+    json_columns,
+)
+from tidemark.silver.typed.registry_answers import leading_schema_ids
 from tidemark.spec.decode import FRAME_BYTES, Format, Part, PayloadSpec, RegisteredSchema
 from tidemark.spec.fields import UNION_MEMBER, Decimal, FieldType, Struct, UnsupportedSchema
 
@@ -79,18 +82,10 @@ def _framed(payload: bytes, kind: Format, schema: RegisteredSchema) -> Any:
         if kind is Format.AVRO:
             return _avro_value(body, schema.text)
         if kind is Format.JSON_SCHEMA:
-            return json_object(body, _json_column(schema.text))
+            return json_object(body, json_columns(schema.text))
         return decoded_value(payload, schema)
     except UnsupportedSchema:
         raise NotJudged(f"schema {schema.id} has no column") from None
-
-
-@lru_cache(maxsize=_SCHEMAS)
-def _json_column(text: str) -> Struct:
-    column = column_of(Format.JSON_SCHEMA, text)
-    if not isinstance(column, Struct):
-        raise UnsupportedSchema("the schema does not describe objects")
-    return column
 
 
 @lru_cache(maxsize=_SCHEMAS)
@@ -154,14 +149,7 @@ def _avro_value(body: bytes, text: str) -> Any:
         if not isinstance(kind, Decimal):
             return body
         return _unscaled(int.from_bytes(body, "big", signed=True), kind)
-    stream = io.BytesIO(body)
-    try:
-        value: Any = fastavro.schemaless_reader(stream, schema, None)
-    except (ArithmeticError, EOFError, LookupError, TypeError, ValueError, struct.error) as wrong:
-        raise MalformedPayload from wrong
-    if stream.read(1):
-        raise MalformedPayload
-    return value
+    return avro_value(body, schema)
 
 
 def _unscaled(number: int, kind: Decimal) -> Number:
@@ -179,9 +167,10 @@ def schema_id_of(payload: bytes | None) -> int | None:
     """
     if payload is None:
         return None
-    if len(payload) < FRAME_BYTES or payload[0]:
+    ids = leading_schema_ids(payload)
+    if not ids:
         raise MalformedPayload
-    return int.from_bytes(payload[1:FRAME_BYTES])
+    return ids[0]
 
 
 def has_schema_id_header(headers: Sequence[Mapping[str, Any]] | None, part: Part) -> bool:

@@ -76,7 +76,7 @@ def decoded_value(payload: bytes, schema: RegisteredSchema) -> Any:
     body = payload[FRAME_BYTES:]
     if schema.kind == Format.AVRO.kind:
         parsed, _ = _avro_schema(schema.text)
-        return body if parsed is None else _avro_value(body, parsed)
+        return body if parsed is None else avro_value(body, parsed)
     if schema.kind == Format.JSON_SCHEMA.kind:
         return _json_fields(body, schema.text)
     if schema.kind == Format.PROTOBUF.kind:
@@ -117,13 +117,22 @@ def _avro_fields(body: bytes, text: str) -> Mapping[str, Any]:
     schema, kind = _avro_schema(text)
     if schema is None:
         return {}
-    value = _avro_value(body, schema)
+    value = avro_value(body, schema)
     if not isinstance(kind, Struct):
         return {}
     return {name: _json_value(value[name], each) for name, each in kind.fields}
 
 
-def _avro_value(body: bytes, schema: Any) -> Any:
+def avro_value(body: bytes, schema: Any) -> Any:
+    """Return the value of a payload without its frame, as fastavro reads it.
+
+    Args:
+        body: The payload without its frame.
+        schema: The parsed schema.
+
+    Raises:
+        MalformedPayload: The payload does not match the schema.
+    """
     stream = io.BytesIO(body)
     try:
         value: Any = fastavro.schemaless_reader(stream, schema, None)
@@ -157,7 +166,8 @@ def _json_value(value: Any, kind: FieldType) -> Any:
 
 
 @lru_cache(maxsize=_SCHEMAS)
-def _json_columns(text: str) -> Struct:
+def json_columns(text: str) -> Struct:
+    """Return the type of the column for objects of a JSON Schema. See `json_schema.column_of`."""
     return json_schema.column_of(text)
 
 
@@ -165,7 +175,7 @@ def _json_fields(body: bytes, text: str) -> Mapping[str, Any]:
     content = json_object(body)
     if content is None:
         raise MalformedPayload
-    for name, kind in _json_columns(text).fields:
+    for name, kind in json_columns(text).fields:
         counts = TypeCounts()
         counts.add(content.get(name))
         if counts.fitting(kind) < counts.values:

@@ -9,7 +9,7 @@ is lost if a driver stops between the two commits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,6 @@ from tidemark.core.offsets import (
 )
 from tidemark.core.origins import PlanOrigin, RunOrigin
 from tidemark.core.plan import Plan
-from tidemark.core.record import LogRecord
 from tidemark.core.table_state import (
     FENCED_VERSION,
     Fence,
@@ -300,15 +299,6 @@ class DeltaQuarantine:
     ) -> Mapping[int, SpanSet] | None:
         """Return the offsets of open records. See `QuarantineIndex.spans`."""
         return read_spans(self._uri, topic_id, most, within, self._open_in_ledger())
-
-    def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
-        """Return the open records of a partition at these offsets, with their plan numbers."""
-        table = open_if_exists(self._uri)
-        if table is None:
-            return iter(())
-        return row_queries.rows_of(
-            table, topic_id, partition, span, condition=self._open_condition()
-        )
 
     def withdraw(self, plans: Collection[Plan], epoch: int | None = None) -> None:
         """Remove the records of plans that can no longer land, and reopen those that they closed.
@@ -591,12 +581,6 @@ class TypedTablePair:
     def log_start(self) -> int:
         """See `DataLog.log_start`; reads the typed table."""
         return self.typed.log_start()
-
-    def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
-        """See `DataLog.rows_of`; covers both tables, without keys and values."""
-        for table in (self.typed, self.quarantine):
-            for sequence, record in table.rows_of(topic_id, partition, span):
-                yield sequence, record.without_payload()
 
     def prepare(self, pipeline: str) -> TableSize:
         """See `DataTable.prepare`; covers both tables. Returns the size of the typed table."""
