@@ -49,7 +49,7 @@ def pages(plans: int) -> Mapping[str, Page]:
         "plan": Page(f"{long}/plans/{middle}", "Events"),
         "records": Page(f"{long}/records?partition=7&offset={middle}", f"plan {middle + 1}"),
         "quality": Page(f"{long}/quality", "published"),
-        "quarantine": Page("/pipelines/typed/quarantine", "No open record"),
+        "quarantine": Page("/pipelines/typed/quarantine", "No record"),
         "backfill": Page(f"{long}/backfill?retained=true&readable_only=true", "chunk"),
         "cluster": Page("/cluster", "long_0"),
         "metrics": Page("/metrics", "# EOF"),

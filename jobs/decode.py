@@ -3,7 +3,7 @@
     spark-submit jobs/decode.py --pipeline prices --pipeline orders
 
 Several pipelines share the application and are decoded concurrently. A pipeline that fails does not
-stop the others. PIPELINE=PARTITION/REASON first decodes open records in quarantine again.
+stop the others. PIPELINE=PARTITION/REASON first decodes records in quarantine again.
 """
 
 import sys

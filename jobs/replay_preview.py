@@ -1,4 +1,4 @@
-"""Decode open records in quarantine with the current specs, and write nothing.
+"""Decode records in quarantine with the current specs, and write nothing.
 
 spark-submit jobs/replay_preview.py --pipeline 'prices=*/malformed'
 """

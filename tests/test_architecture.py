@@ -73,14 +73,14 @@ def test_no_module_imports_a_higher_layer() -> None:
 
 
 def test_only_decisions_of_an_operator_accept_a_loss() -> None:
-    """The decoder copies decisions of the bronze pipeline. A run never skips offsets (I3)."""
+    """A run never skips offsets (I3)."""
     creators = {
         str(file.relative_to(SOURCES))
         for file, call in calls(SOURCES.rglob("*.py"), ["LossAccepted"])
         if "tidemark.core.events.LossAccepted" in imports(file)
         and ast.unparse(call.func) == "LossAccepted"
     }
-    assert creators == {"bronze/repair/decisions.py", "silver/typed/decoder.py"}
+    assert creators == {"bronze/repair/decisions.py"}
 
 
 def test_core_uses_the_standard_library_alone() -> None:
@@ -101,7 +101,6 @@ LIBRARIES = {
         "delta/*",
         "silver/typed/*table.py",
         "silver/typed/columns.py",
-        "silver/typed/quarantine.py",
         "silver/typed/spark*.py",
         "silver/typed/unnamed.py",
         "silver/upsert/table.py",

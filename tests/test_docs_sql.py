@@ -38,7 +38,7 @@ from tidemark.quality import check_results_table
 from tidemark.quality.check_results import CheckResult, QualityReport, Severity
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.silver.typed import schema_table
-from tidemark.silver.typed.columns import QUARANTINE_SCHEMA, typed_schema
+from tidemark.silver.typed.columns import INDEX_SCHEMA, typed_schema
 from tidemark.silver.typed.schema_table import DeltaSchemaStore
 from tidemark.silver.upsert.table import upsert_schema
 from tidemark.spec.decode import DecodeSpec, Part, RegisteredSchema
@@ -168,7 +168,7 @@ def full_home(home: Home) -> Home:
         "bronze/prices": BRONZE_SCHEMA,
         "bronze/old_prices": Schema([nullable_column(*each) for each in old_prices]),
         "silver/prices": typed_schema(home.decoder("prices")),
-        "silver/prices_quarantine": QUARANTINE_SCHEMA,
+        "silver/prices_quarantine": INDEX_SCHEMA,
         "silver/accounts_latest": accounts_schema(home),
     }
     for name, schema in schemas.items():
@@ -339,9 +339,7 @@ def test_the_query_for_quarantine_excludes_decoded_records(tmp_path: Path, home:
     lake.run()
     lake.broken = (1, 2)
     lake.replay(Span(4, 5))
-    rows = rows_in(tmp_path / lake.decode.quarantine_target)
-    assert len(rows) == 3
-    home.write({"silver/prices_quarantine": rows})
+    home.write({"silver/prices_quarantine": rows_in(lake.quarantine_uri)})
     assert home.rows("how-to/typed.md", "SELECT reason") == [("malformed", None, 2)]
 
 

@@ -156,19 +156,20 @@ def test_i1_plans_of_one_application_land_once_each_despite_a_refusal(
 
 
 @pytest.mark.faults
-def test_i1_decodes_of_one_application_land_each_plan_once_despite_a_refusal(
+def test_i1_one_application_decodes_each_plan_once_despite_a_refusal(
     pipelines: Pipelines, broker: BrokerStatus, topic: TopicFactory
 ) -> None:
     """The second of three plans of `bad` has too many records that cannot be decoded."""
     value = {"format": "json", "schema": {"n": "long"}}
     decode = {"publish": "always", "value": value, "quarantine": {"records": 1}}
-    keys = {"limits": {"records_per_chunk": 20}}
+    keys = {"limits": {"records_per_run": 20, "records_per_chunk": 20}}
     topics = {name: topic() for name in ("bad", "good")}
     for name, its_topic in topics.items():
         values = [b"no" if name == "bad" and 20 <= n < 40 else b'{"n": 1}' for n in range(60)]
         produce_records(broker.bootstrap, its_topic, [Record(value=each) for each in values])
         pipelines.add(name, its_topic, decode=decode, **keys)
-    pipelines.results("bad", "good")
+    for _ in range(3):
+        pipelines.results("bad", "good")
     first = pipelines.results("bad", "good", code=ExitCode.REFUSED, step="decode")
     assert pipelines.applications() == 1
     assert (first["bad"]["plans"], first["bad"]["error"]) == ([1], "TooManyQuarantined")

@@ -27,13 +27,13 @@ Measure = Callable[
 LIMITS: Mapping[str, int] = {
     "first_plan": 34,
     "plan_of_nothing": 2,
-    "idle_run": 11,
-    "status": 15,
+    "idle_run": 9,
+    "status": 13,
     "plan": 7,
     "ingest": 33,
     "check": 29,
-    "first_run": 257,
-    "run": 181,
+    "first_run": 198,
+    "run": 127,
 }
 """Maximum requests of each step. Lower a limit if its step needs fewer; never raise a limit."""
 

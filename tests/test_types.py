@@ -60,10 +60,11 @@ from tidemark.core.datafile import DataFile
 from tidemark.core.ledger import CheckedLedger
 from tidemark.core.plan import Plan, ReadablePlan
 from tidemark.core.table_state import TableState
-from tidemark.bronze.ingest.protocols import DataTable, PlanSource, Sink
+from tidemark.bronze.ingest.protocols import DataTable, Sink
+from tidemark.bronze.ingest.source import TopicSource
 
 def land(
-    source: PlanSource, sink: Sink, table: DataTable, plan: Plan, readable: ReadablePlan,
+    source: TopicSource, sink: Sink, table: DataTable, plan: Plan, readable: ReadablePlan,
     ledger: CheckedLedger, files: Sequence[DataFile], seen: TableState,
 ) -> None:
     sink.write(source.check_before_reading(plan, ledger), 1)
@@ -81,10 +82,10 @@ def land(
 
 MAKERS = {
     "CheckedLedger": {"bronze/ingest/ledgers.py", "bronze/repair/rewind.py"},
-    "CommittablePlan": {"bronze/ingest/source.py", "silver/typed/source.py"},
+    "CommittablePlan": {"bronze/ingest/source.py"},
     "ComparedTopic": {"bronze/ingest/log_comparison.py"},
     "Draft": {"bronze/ingest/draft.py"},
-    "ReadablePlan": {"bronze/ingest/source.py", "silver/typed/source.py"},
+    "ReadablePlan": {"bronze/ingest/source.py"},
 }
 """The modules that may create a value of each type, because they make the check or replace it."""
 

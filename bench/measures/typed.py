@@ -291,7 +291,7 @@ def _open(context: Context, kind: Kind) -> Iterator[Setup]:
         sides = [
             Side(
                 name="tidemark",
-                what="plan, land, record, then the same for the typed table; as shipped",
+                what="plan, land, record, then decode into the typed table; as shipped",
                 run=lambda n: run(ours, tidemark(kind), "tidemark", n),
             )
         ]

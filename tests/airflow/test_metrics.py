@@ -58,7 +58,7 @@ def test_a_task_counts_its_records_and_errors_by_pipeline_and_times_its_job(
 ) -> None:
     """Records of a decode belong to the typed table."""
     landed = {"pipeline": "orders", "plan": 7, "wrote": True, "records": 5}
-    decoded = {"pipeline": "orders", "plans": [2], "wrote": True, "records": 4, "quarantined": 3}
+    decoded = {"pipeline": "orders", "plans": [2], "records": 4, "quarantined": 3, "removed": 1}
     refused = {"pipeline": "prices", "plan": 7, **TopicMissing(topic="prices").as_record()}
     with otlp_receiver() as receiver:
         results = [landed, refused, decoded]

@@ -176,7 +176,7 @@ def test_reading_specs_needs_no_connection() -> None:
 
 
 def test_another_table_of_a_pipeline_is_no_pipeline(tmp_path: Path) -> None:
-    """A typed table has plans of its own, an upsert table has none."""
+    """Derived tables have no plans."""
     (tmp_path / "events.yaml").write_text(
         "name: events\ntopic: t\nschedule: '@daily'\n"
         "decode: {value: {format: string}, upsert: {}}\n"
@@ -186,12 +186,6 @@ def test_another_table_of_a_pipeline_is_no_pipeline(tmp_path: Path) -> None:
         with pytest.raises(InvalidReference, match=table):
             home.pipeline(table)
         assert home.pipeline_of(table).name == "events"
-    assert (home.table("events").name, home.table("events@typed").name) == (
-        "events",
-        "events@typed",
-    )
-    with pytest.raises(InvalidReference, match="events@upsert"):
-        home.table("events@upsert")
 
 
 # -- spark settings ------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
-from tests.support.typed_lake import TypedLake, home_typed_lake
+from tests.support.typed_lake import FileDecoder, TypedLake, home_typed_lake
 from tidemark.app import steps
 from tidemark.app.app import App
 from tidemark.app.pipeline import Pipeline
@@ -21,9 +22,9 @@ from tidemark.app.run import execute
 from tidemark.app.silver import TypedPart
 from tidemark.app.steps import STEPS, Ref
 from tidemark.bronze.ingest.errors import CommitNotFound
-from tidemark.bronze.ingest.executor import ExecutionResult
 from tidemark.cli.output import step_text
-from tidemark.core.accounting import Landing
+from tidemark.core.datafile import DataFile
+from tidemark.core.decode_work import DecodeRequest
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.logs import event_and_fields
 from tidemark.core.plan import PlanRef
@@ -46,19 +47,20 @@ class Steps:
     performed: list[str] = field(default_factory=list)
 
     def replace(self, patch: pytest.MonkeyPatch) -> None:
-        """Replace the steps of a run, and the execution of a typed plan, by these."""
+        """Replace the steps of a run, and the decoder, by these."""
         for name in ("ingest", "check"):
             patch.setitem(STEPS, name, replace(STEPS[name], take=getattr(self, name)))
-        patch.setattr(TypedPart, "execute", lambda _, sequence: self.decode(sequence))
+        patch.setattr(TypedPart, "_spark_decoder", lambda *_: self)
 
     def ingest(self, _: Pipeline, plan: PlanRef) -> dict[str, Any]:
         self._perform(f"ingest {plan.sequence}")
         self.lake.bronze.ingest.execute(plan.sequence)
         return {"wrote": True, "records": 1}
 
-    def decode(self, sequence: int) -> ExecutionResult:
-        self._perform(f"decode {sequence}")
-        return self.lake.ingest.execute(sequence)
+    def decode(self, request: DecodeRequest) -> Sequence[DataFile]:
+        for batch in request.offsets:
+            self._perform(f"decode {batch.sequence}")
+        return FileDecoder(self.lake).decode(request)
 
     def check(self, _: Pipeline, plan: PlanRef) -> dict[str, Any]:
         self._perform(f"check {plan.sequence}")
@@ -120,7 +122,8 @@ def test_a_landed_plan_is_checked_and_decoded(
         ("decode", None),
         ("publish", 1),
     ]
-    assert (results[1]["plans"], results[1]["records"], results[1]["wrote"]) == ([1], 1, True)
+    assert (results[1]["plans"], results[1]["records"]) == ([1], 1)
+    assert results[1]["table_version"] == DeltaTable(lake.typed_uri).version()
     logged = [event_and_fields(each) for each in caplog.records if each.name == steps.__name__]
     assert [(event, fields["pipeline"], fields["step"]) for event, fields in logged] == [
         ("step ended", "events", step["step"]) for step in results
@@ -164,7 +167,8 @@ def test_rows_of_an_undone_plan_leave_the_typed_table_if_no_plan_has_landed(
     before = steps.remaining_work(app.pipeline("events"))
     assert (before.newest, before.to_decode, before.is_any) == (1, 1, True)
     done, results, code = performed(app, lake, monkeypatch)
-    assert (done, results, code) == ([], [], ExitCode.OK)
+    assert (done, code) == ([], ExitCode.OK)
+    assert [(step["step"], step["removed"]) for step in results] == [("decode", 1)]
     assert lake.decoded() == []
     assert not steps.remaining_work(app.pipeline("events")).is_any
 
@@ -236,32 +240,12 @@ def decode_by_a_job(app: App) -> Mapping[str, Any]:
         results, code = execute(app, job, refs, nullcontext(app.sessions))
         return JobRun(exit_code=code, results=results)
 
-    pipelines = Pipelines(app=app, names=["events@typed"], run=run, progress=print)
+    pipelines = Pipelines(app=app, names=["events"], run=run, progress=print)
     (found,) = pipelines.decode().records
     return found
 
 
 DECODES = pytest.mark.parametrize("decode", [decode_in_a_run, decode_by_a_job])
-
-
-@DECODES
-def test_decoding_ends_with_an_error_if_an_executed_plan_stays_open(
-    app: App,
-    lake: TypedLake,
-    monkeypatch: pytest.MonkeyPatch,
-    decode: Callable[[App], Mapping[str, Any]],
-) -> None:
-    app.pipeline("events").publication.release(1, "test", "unchanged")
-
-    def left_open(_: TypedPart, sequence: int) -> ExecutionResult:
-        record = lake.control.plan_record("events@typed", sequence)
-        assert record
-        landing = Landing(sequence=sequence, table_version=0, counts=())
-        return ExecutionResult(plan=record.plan, landing=landing, wrote=False)
-
-    monkeypatch.setattr(TypedPart, "execute", left_open)
-    result = decode(app)
-    assert (result["plans"], result["error"]) == ([1], "CommitNotFound")
 
 
 @DECODES
@@ -271,21 +255,21 @@ def test_a_decode_that_fails_keeps_the_plans_before_it(
     monkeypatch: pytest.MonkeyPatch,
     decode: Callable[[App], Mapping[str, Any]],
 ) -> None:
-    """The next decode first executes the open plan."""
+    """The next decode continues."""
     spec = Path(app.environ["TIDEMARK_PIPELINES"]) / "events.yaml"
     spec.write_text(f"{spec.read_text()}limits: {{records_per_chunk: 2}}\n")
     lake.land_values([b"b", b"c", b"d", b"e"])
-    unnamed = UnnamedFields(first_plan=1, decoded=2, records=1)
+    unnamed = UnnamedFields(first_plan=1, decoded=1, records=1)
     monkeypatch.setattr(TypedPart, "unnamed_fields", lambda *_: unnamed)
     fake = Steps(lake, {"decode 2": UNAVAILABLE})
     fake.replace(monkeypatch)
     stopped = decode(app)
-    assert (stopped["plans"], stopped["records"]) == ([1], 2)
+    assert (stopped["plans"], stopped["records"]) == ([1], 1)
     assert stopped["unnamed_fields"] == unnamed.as_record()
     assert (stopped["error"], stopped["retryable"]) == ("KafkaUnavailable", True)
     fake.errors = {}
     done = decode(app)
-    assert (done["plans"], done["records"], done.get("error")) == ([2, 3], 3, None)
+    assert (done["plans"], done["records"], done.get("error")) == ([2], 4, None)
     lake.check()
 
 

@@ -100,7 +100,7 @@ def test_records_of_transactions_deletion_and_quarantine_are_shown_with_their_re
         "    }",
         '  header "trace" hex, 1 byte: ff',
         '  header "über" null',
-        "  typed     decoded in typed plan 1",
+        "  typed     decoded in plan 1",
         "    {",
         '      "key": {',
         '        "encoding": "UTF-8",',
@@ -113,7 +113,7 @@ def test_records_of_transactions_deletion_and_quarantine_are_shown_with_their_re
         "  value     UTF-8, 5 bytes:",
         "    x\\u{202E}",
         "    ",
-        "  typed     quarantined in typed plan 1: malformed, value",
+        "  typed     quarantined in plan 1: malformed, value",
         "5  2026-03-01T12:00:00.002Z  no row: unread; Kafka: record. "
         "No plan contains the offset yet.",
         "  key       UTF-8, 1 byte: k",

@@ -18,9 +18,8 @@ from tidemark.app.run import execute
 from tidemark.cli import engine as cli_engine
 from tidemark.core.errors import ExitCode
 from tidemark.core.payload_text import MAX_SHOWN_BYTES
-from tidemark.silver.typed.replay_preview import preview
 from tidemark.spark.engine import Engine, JobRun
-from tidemark.spec.ref import DecodeRef, Replay
+from tidemark.spec.ref import DecodeRef
 
 pytestmark = pytest.mark.slow
 
@@ -39,11 +38,6 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TypedLake:
         print_line: Callable[[str], None],
         show_tasks: object,
     ) -> JobRun:
-        if job == "replay_preview":
-            (ref,) = refs
-            records = app.pipeline(ref.pipeline).typed.replayed(ref.replay or Replay())
-            draft = preview(records, lake.decoding, lake.sink).as_record()
-            return JobRun(exit_code=ExitCode.OK, results=[{"pipeline": ref.pipeline, **draft}])
         results, code = execute(app, job, refs, nullcontext(app.sessions))
         return JobRun(exit_code=code, results=results)
 
@@ -69,17 +63,19 @@ def test_one_partition_is_replayed_and_the_others_stay_open(
     lake.check()
 
 
-def test_a_large_replay_is_split_into_several_plans(
+def test_a_large_replay_is_split_into_several_commits(
     lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each record is replayed once, even if it fails again."""
-    monkeypatch.setattr("tidemark.silver.typed.decoder._MAX_REPLAYED", 2)
+    monkeypatch.setattr("tidemark.silver.typed.following.MAX_RUNS", 2)
     lake.land_values([b"%d" % n for n in range(8)])
     lake.broken = {0, 2, 4, 6, 7}
     offline("decode", "events")
     lake.broken = {2}
+    before = DeltaTable(lake.typed_uri).version()
     (done,) = offline("quarantine", "replay", "events", "--json").json
-    assert (len(done["plans"]), done["records"], done["quarantined"]) == (3, 5, 1)
+    assert (done["records"], done["quarantined"]) == (5, 1)
+    assert done["table_version"] == before + 2
     (nothing,) = offline("quarantine", "replay", "events", "--partition", "1", "--json").json
     assert nothing["outcome"] == "nothing to do"
     assert lake.quarantined() == [(0, 2)]
@@ -89,8 +85,8 @@ def test_a_large_replay_is_split_into_several_plans(
 def test_the_dry_run_of_a_replay_reports_reasons_by_the_current_spec_and_writes_nothing(
     lake: TypedLake, offline: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several plans count as one. Records that left the bronze table stay unchanged."""
-    monkeypatch.setattr("tidemark.silver.typed.decoder._MAX_REPLAYED", 2)
+    """Several commits count as one. Records that left the bronze table stay unchanged."""
+    monkeypatch.setattr("tidemark.silver.typed.following.MAX_RUNS", 2)
     lake.land_values([b"%d" % n for n in range(6)])
     lake.broken = {0, 2, 3, 4, 5}
     offline("decode", "events")

@@ -19,6 +19,7 @@ from tests.support.typed_lake import TypedLake, home_typed_lake
 from tidemark.app.app import App
 from tidemark.cli import output
 from tidemark.core.errors import ExitCode
+from tidemark.core.publication import PublishRule
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.delta.table_io import query_rows
 from tidemark.silver.typed.schema_table import DeltaSchemaStore
@@ -127,7 +128,7 @@ def test_a_withdrawn_plan_has_the_commands_that_remove_its_rows_from_other_table
     )
     (found,) = unconnected("upsert", "events", "--dry-run", "--json").json
     assert (found["to_decode"], found["to_remove"]) == (0, 2)
-    lake = replace(lake, hidden=pipeline.typed.planner.hidden)
+    lake.publish = PublishRule.CHECKED
     lake.run()
     assert unconnected(*withdraw, "--json").json["next"] == []
 
@@ -199,7 +200,7 @@ def test_a_verification_compares_the_typed_table_as_well(unconnected: Command) -
     assert "events@typed: rows of the data table, decoded again" in shown.out
     assert (
         "equal: every decoded row is in the typed table once, with the values of its record, or in "
-        "the quarantine once\nnot compared: plan_sequence of typed rows; "
+        "the quarantine once\nnot compared: whether typed rows pass the row rules of the spec; "
     ) in shown.out
     found = unconnected("verify", "events", "--json").json
     assert (found["equal"], found["typed"]["equal"]) == (True, True)
@@ -222,9 +223,8 @@ def test_a_changed_typed_table_is_repaired_as_its_error_advises(
     assert "TableDiffers: The typed table of pipeline 'events'" in error
     assert "First: altered topic events partition 0 offset 1 value (plan 1)." in error
     assert "changed" not in refused.out + refused.err
-    assert "tidemark undo events@typed --plan N" in error
-    undone = unconnected("undo", "events@typed", "--plan", "1", "--reason", "a changed row")
-    assert undone.code == ExitCode.OK
+    assert "tidemark decode events --from-scratch --reason TEXT" in error
+    App.from_environment().pipeline("events").typed.clear("ops", "a changed row")
     decoded.run()
     assert unconnected("verify", "events").code == ExitCode.OK
 
@@ -259,7 +259,7 @@ def test_records_are_shown_without_kafka_and_cannot_change_the_terminal(
     assert others[0].endswith("landed in plan 1; Kafka: unknown")
     assert "\\u{001B}[2J\\u{000D}0  landed\\u{2028}\\u{202E}" in others[2]
     assert others[3] == '  header "\\\\u{001B}h" hex, 1 byte: 9b'
-    assert "  typed     decoded in typed plan 1" in others
+    assert "  typed     decoded in plan 1" in others
     unknown = "1  no row: unknown; Kafka: unknown."
     assert others[-1].startswith(unknown)
     assert all(each.isprintable() for each in (first, *others))
@@ -285,7 +285,8 @@ def test_status_shows_quarantine_and_check_of_real_tables(
     assert ["0", "3", "-", "-", "-", "-"] in cells(shown.out)
     assert "events: 2 records in quarantine" in shown.out
     (record,) = unconnected("status", "events", "--record", "--json").json
-    assert (record["quarantined"], record["last_check"]) == (2, "not checked")
+    assert (record["typed_rows"], record["quarantined"]) == (1, 2)
+    assert record["last_check"] == "not checked"
     rows = query_rows(DeltaTable(App.from_environment().layout.status_table), "SELECT * FROM t")
     assert [(each["quarantined"], each["last_check"]) for each in rows] == [(2, "not checked")]
     publication = App.from_environment().pipeline("events").publication

@@ -130,7 +130,6 @@ PAGES = (
     "/pipelines/events/plans",
     "/pipelines/events/plans/1",
     "/pipelines/events/plans/2",
-    "/pipelines/events@typed/plans/1",
     *(
         f"/pipelines/events/records?partition=0&offset={first}"
         for first in range(0, len(HOSTILE_TEXTS), COUNT)
@@ -169,8 +168,6 @@ def text_home(home: Path, texts: Sequence[str]) -> Callable[[], MemoryApp]:
         for offset, text in enumerate(texts)
     }
     typed.bronze.run(len(texts))
-    typed.decoding.plan()
-    typed.abandon.abandon(1, "cli:ada:1", joined)
     typed.run()
     typed.bronze.produce(1, 0)
     typed.bronze.planner.plan(joined)

@@ -394,17 +394,15 @@ def test_a_line_of_the_status_links_to_its_plans_and_to_the_quarantine(tmp_path:
     typed.broken = (1,)
     typed.land_values([b"one", b"two"])
     typed.run()
-    assert typed.decoding.plan().plan is None
     pipeline = app_of(tmp_path)().pipeline("events")
     (rule,) = REPORT.results
     typed.land_values([b"three"])
     record_check(pipeline, 1, replace(rule, passed=False))
     record_check(pipeline, 2, replace(rule, passed=False))
-    assert typed.decoding.plan().plan is not None
+    typed.bronze.plan(1)
     page = console_of(tmp_path).get("/pipelines/events").text
     links = dict(re.findall(r'<a href="([^"]+)">([^<]+)</a>', page.partition("<h2>")[0]))
-    typed_plan = "/pipelines/events%40typed/plans/2"
-    assert links[typed_plan] == "typed plan 2"
+    assert links["/pipelines/events/plans/3"] == "plan 3"
     assert links["/pipelines/events/quarantine"] == "1 record in quarantine"
     blocked = [links[f"/pipelines/events/plans/{number}"] for number in (1, 2)]
     assert blocked == ["1", "2"]
@@ -573,18 +571,11 @@ def test_a_broken_suite_hides_values_and_leaves_the_rest_of_the_pages(
         assert "(hidden)" in page.text
 
 
-def test_plans_of_a_typed_table_have_pages(tmp_path: Path) -> None:
+def test_a_typed_table_has_no_pages(tmp_path: Path) -> None:
+    """It has no plans. The pages of its pipeline show the rest."""
     typed = home_typed_lake(tmp_path)
-    typed.land_values([b"one", b"two"])
+    typed.land_values([b"one"])
     typed.run()
-    client = console_of(tmp_path)
-    plans = client.get("/pipelines/events@typed/plans").text
-    links = re.findall(r'href="(/pipelines/events%40typed/plans/\d+)"', plans)
-    assert links
-    page = client.get(links[0])
-    assert page.status_code == 200
-    assert "<dt>publication</dt><dd>none</dd>" in page.text
-    assert "<h2>Checks</h2>" not in page.text
-    # Its other pages would show errors.
-    assert 'aria-label="Pipeline"' not in page.text
-    assert '<a href="/pipelines/events">events</a> / events@typed</p>' in page.text
+    for page in ("plans", "plans/1", "records"):
+        shown = console_of(tmp_path).get(f"/pipelines/events@typed/{page}").text
+        assert "InvalidReference" in shown

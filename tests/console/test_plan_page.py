@@ -13,7 +13,6 @@ from tests.support.consoles import app_of, console_of, record_check
 from tests.support.file_lake import FileLake, home_lake
 from tests.support.page_text import text_of
 from tests.support.quality_reports import REPORT
-from tests.support.typed_lake import home_typed_lake
 from tidemark.quality.check_results import Severity
 
 (RULE,) = REPORT.results
@@ -26,9 +25,9 @@ def lake(tmp_path: Path) -> FileLake:
     return home_lake(tmp_path)
 
 
-def page_of(home: Path, sequence: int, name: str = "events") -> str:
+def page_of(home: Path, sequence: int) -> str:
     """Return the page of a plan."""
-    return console_of(home).get(f"/pipelines/{name}/plans/{sequence}").text
+    return console_of(home).get(f"/pipelines/events/plans/{sequence}").text
 
 
 def test_an_open_plan_has_the_command_that_continues_it(lake: FileLake, tmp_path: Path) -> None:
@@ -39,14 +38,6 @@ def test_an_open_plan_has_the_command_that_continues_it(lake: FileLake, tmp_path
     live, backfill = (text_of(page_of(tmp_path, number)) for number in (4, 5))
     assert f"{working} The next run continues the plan. tidemark ingest events --plan 4" in live
     assert f"{working} tidemark ingest events --plan 5 continues it now" in backfill
-
-
-def test_an_open_plan_of_a_typed_table_is_continued_by_decode(tmp_path: Path) -> None:
-    typed = home_typed_lake(tmp_path)
-    typed.land_values([b"one"])
-    assert typed.decoding.plan().plan is not None
-    page = text_of(page_of(tmp_path, 1, "events@typed"))
-    assert "The next run continues the plan. tidemark decode events continues it now" in page
 
 
 def test_replaced_rows_have_a_link_to_the_plan_that_replaced_them(

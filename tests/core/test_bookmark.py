@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemark.core.bookmark import MAX_RUNS, Bookmark, OffsetList, limited_pending
+from tidemark.core.bookmark import (
+    MAX_RUNS,
+    Bookmark,
+    OffsetList,
+    TypedChanges,
+    limited_pending,
+)
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.publication import PublishRule
 
@@ -33,6 +40,8 @@ bookmarks = st.builds(
     decoded=st.none() | lists,
     removed=st.none() | lists,
     changes_quarantine=st.booleans(),
+    spec=st.text(),
+    decoded_by_spec=span_sets,
 )
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -49,6 +58,8 @@ METADATA = Bookmark(
     ),
     removed=OffsetList(),
     changes_quarantine=True,
+    spec="0ab1",
+    decoded_by_spec=SpanSet.of([Span(1, 3)]),
 ).as_metadata()
 
 
@@ -68,6 +79,8 @@ def test_metadata_list_plan_numbers_as_runs() -> None:
         "decoded": {"plans": [[1, 3]], "spans": {"id-1": [[0, 5, 7]]}},
         "removed": {"plans": [], "spans": {}},
         "changes_quarantine": True,
+        "spec": "0ab1",
+        "decoded_by_spec": [[1, 3]],
     }
 
 
@@ -96,6 +109,8 @@ def test_other_values_are_no_bookmark(value: Any) -> None:
         ("decoded", {"plans": [], "spans": {"id-1": [[0, 5]]}}),
         ("removed", []),
         ("changes_quarantine", None),
+        ("spec", 5),
+        ("decoded_by_spec", [[3, 1]]),
     ],
 )
 def test_a_bookmark_that_is_damaged_or_in_another_format_is_unknown(key: str, value: Any) -> None:
@@ -139,3 +154,22 @@ def test_offsets_in_too_many_ranges_are_not_listed() -> None:
         assert OffsetList(plans=few, spans=spans).limited() is not None
         assert OffsetList(plans=many, spans=spans).limited() is None
     assert OffsetList(spans={"id-1": {0: few, 1: few}}).limited() is None
+
+
+def test_changes_of_commits_are_unknown_if_one_or_all_of_them_list_too_many() -> None:
+    """A merge then reads all records, instead of a condition with thousands of ranges."""
+    bookmark = Bookmark.from_metadata(METADATA)
+    assert bookmark is not None
+
+    def listing(*numbers: int) -> Bookmark:
+        return replace(bookmark, decoded=OffsetList(plans=SpanSet.of_numbers(numbers)))
+
+    changes = TypedChanges.of([listing(1), listing(2, 9)])
+    assert changes == TypedChanges(decoded=OffsetList(plans=SpanSet.of_numbers((1, 2, 9))))
+    assert TypedChanges.of([]) == TypedChanges()
+    for unknown in (replace(bookmark, decoded=None), replace(bookmark, removed=None)):
+        assert TypedChanges.of([listing(1), unknown]) is None
+    assert TypedChanges.of([listing(1), None]) is None
+    even, odd = listing(*range(0, 2 * MAX_RUNS, 2)), listing(2 * MAX_RUNS + 1)
+    assert TypedChanges.of([even]) is not None
+    assert TypedChanges.of([even, odd]) is None

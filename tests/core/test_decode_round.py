@@ -209,17 +209,19 @@ PLANS = [make_plan((0, 10 * n, 10 * n + 5), sequence=n) for n in (1, 2, 3)]
 EVENTS = settled_plans(3)
 
 
-def first_round() -> DecodeRound:
+def first_round(spec: str = "") -> DecodeRound:
     found = read_all(table_of(*EVENTS), "events")
-    return DecodeRound.compared(found, PublishRule.CHECKED, {})
+    return DecodeRound.compared(found, PublishRule.CHECKED, {}, spec)
 
 
-def next_round(bookmark: Bookmark | None, *more: Collection[ControlEvent]) -> DecodeRound:
+def next_round(
+    bookmark: Bookmark | None, *more: Collection[ControlEvent], spec: str = ""
+) -> DecodeRound:
     assert bookmark is not None
     examined = bookmark.pending.union(SpanSet.of_numbers([1]))
     found = read_since(table_of(*EVENTS, *more), "events", bookmark, PublishRule.CHECKED, examined)
     assert found is not None
-    return DecodeRound.since(found, bookmark, PublishRule.CHECKED, {}, examined)
+    return DecodeRound.since(found, bookmark, PublishRule.CHECKED, {}, examined, spec)
 
 
 @pytest.mark.parametrize(
@@ -364,3 +366,38 @@ def test_a_replay_lists_its_offsets() -> None:
     assert bookmark is not None
     assert bookmark.decoded == bookmark.removed == OffsetList(spans={"id-1": part})
     assert (bookmark.pending, bookmark.changes_quarantine) == (SpanSet.of_numbers([2]), True)
+
+
+def test_a_bookmark_lists_the_plans_that_its_spec_has_decoded_whole() -> None:
+    """A changed spec starts again, also in a round that only removes rows, or by a replay."""
+
+    def after(step: DecodeRound, most: int, replayed: BatchOffsets | None = None) -> Bookmark:
+        decoded = step.chosen((), most) if most else {}
+        bookmark = step.bookmark(decoded, replayed or {}, has_failed=False)
+        assert bookmark is not None
+        return bookmark
+
+    first = after(first_round("one"), 5)
+    assert (first.spec, first.decoded_by_spec) == ("one", SpanSet.of_numbers([1]))
+    assert after(next_round(first, spec="one"), 5).decoded_by_spec == SpanSet.of_numbers([1, 2])
+    other = after(next_round(first, spec="two"), 5)
+    assert (other.spec, other.decoded_by_spec) == ("two", SpanSet.of_numbers([2]))
+    again = {Batch(1, "id-1"): PLANS[0].spans()}
+    replayed = after(next_round(first, spec="two"), 0, again)
+    assert (replayed.spec, replayed.decoded_by_spec) == ("two", SpanSet())
+    back = after(next_round(replayed, spec="one"), 5)
+    assert (back.spec, back.decoded_by_spec) == ("one", SpanSet.of_numbers([2]))
+    rejected = [decided(PLANS[0], PublicationStatus.REJECTED)]
+    assert after(next_round(first, rejected, spec="two"), 0).decoded_by_spec == SpanSet()
+
+
+def test_a_bookmark_lists_the_newest_plans_of_its_spec_in_few_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (bookmark_module, decode_round):
+        monkeypatch.setattr(module, "MAX_RUNS", 2)
+    found = read_all(published(1, 3, 5, 7, of=7), "events")
+    step = DecodeRound.compared(found, CHECKED, {}, "one")
+    bookmark = step.bookmark(step.chosen((), 100), {}, has_failed=False)
+    assert bookmark is not None
+    assert bookmark.decoded_by_spec == SpanSet.of_numbers([5, 7])

@@ -6,10 +6,15 @@ import pytest
 
 from tests.support.plans import make_plan
 from tidemark.core.accounting import Landing
-from tidemark.core.errors import LedgerBehindTable, OverfullRange, TableBehindLedger
+from tidemark.core.errors import (
+    LedgerBehindTable,
+    OverfullRange,
+    RepairUnfinished,
+    TableBehindLedger,
+)
 from tidemark.core.events import Abandoned, Landed, Planned
 from tidemark.core.ledger import Ledger
-from tidemark.core.table_state import Restore, TableState, check_table
+from tidemark.core.table_state import FENCED_VERSION, Restore, TableState, check_table
 
 LIVE = "tidemark:events:0"
 
@@ -52,6 +57,7 @@ def test_table_with_all_settled_plans_passes_the_check(newest: int) -> None:
         (state(1), TableBehindLedger, "lacks plans"),
         (state(4), LedgerBehindTable, "lacks a plan"),
         (state(3, backfill=1), LedgerBehindTable, "lacks a plan"),
+        (state(FENCED_VERSION), RepairUnfinished, "running or was interrupted"),
         (state(3, Restore(at=2, to=0)), TableBehindLedger, "A RESTORE"),
     ],
 )

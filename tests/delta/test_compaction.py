@@ -258,24 +258,24 @@ def control_of(tmp_path: Path) -> tuple[DeltaControlTable, str]:
     uri = str(tmp_path / "control")
     control = DeltaControlTable(uri)
     for sequence in (1, 2, 3):
-        for name in ("events", "prices@typed"):
+        for name in ("events", "prices"):
             plan = make_plan((0, sequence, sequence + 1), sequence=sequence, pipeline=name)
             append_events(control, name, Planned(plan=plan))
     return control, uri
 
 
-@pytest.mark.parametrize("name", ["events", "prices@typed"])
+@pytest.mark.parametrize("name", ["events", "prices"])
 def test_i2_two_maintenances_of_the_control_table_keep_each_event_once(
     tmp_path: Path, name: str
 ) -> None:
     """One compacts a pipeline, the other the whole table."""
     control, uri = control_of(tmp_path)
-    ledgers = [control.ledger(each) for each in ("events", "prices@typed")]
+    ledgers = [control.ledger(each) for each in ("events", "prices")]
     whole_table, part = Compaction(uri), Compaction(uri)
     all_files, own_files = whole_table.rewrite(), part.rewrite({"pipeline": name})
     assert part.commit(own_files) == 3
     assert whole_table.commit(all_files) == 3
-    assert [control.ledger(each) for each in ("events", "prices@typed")] == ledgers
+    assert [control.ledger(each) for each in ("events", "prices")] == ledgers
     assert DeltaTable(uri).count() == 6
     plan = make_plan((0, 4, 5), sequence=4, pipeline=name)
     append_events(control, name, Planned(plan=plan))

@@ -49,8 +49,8 @@ READS: dict[str, Callable[[DeltaControlTable], object]] = {
 def lake(tmp_path: Path) -> FileLake:
     """Return a pipeline with four plans, and another pipeline in the same control table."""
     lake = landed_lake(tmp_path, plans=4)
-    plan = make_plan((0, 0, 1), pipeline="prices@typed")
-    append_events(lake.control, "prices@typed", Planned(plan=plan))
+    plan = make_plan((0, 0, 1), pipeline="prices")
+    append_events(lake.control, "prices", Planned(plan=plan))
     return lake
 
 
@@ -126,7 +126,7 @@ def test_a_repair_keeps_each_duplicate_event_once_and_the_pipeline_continues(
     lake: FileLake,
 ) -> None:
     control, uri = lake.control, uri_of(lake)
-    names = ("events", "prices@typed")
+    names = ("events", "prices")
     ledgers, rows = [control.ledger(name) for name in names], DeltaTable(uri).count()
     double(uri)
     assert DeltaTable(uri).count() > rows
@@ -227,7 +227,7 @@ def test_repair_and_rebuild_fix_a_missing_control_file(lake: FileLake, number: i
     lake.repair.rebuild("ops", "a lost file")
     lake.run(2)
     assert lake.verified() == [(16, 16)]
-    assert lake.control.ledger("prices@typed").plans
+    assert lake.control.ledger("prices").plans
 
 
 def test_missing_files_are_logged_if_the_repair_then_fails(

@@ -162,7 +162,7 @@ def quarantine(root: Path) -> tuple[Path, Use]:
     for broken in (1, 4, 7):
         lake.land_and_run(3, broken)
     lake.bronze.run(1)
-    return lake.quarantine_uri, lake.decoding.plan
+    return lake.quarantine_uri, lake.decodes.next
 
 
 def check_results(root: Path) -> tuple[Path, Use]:
@@ -196,7 +196,7 @@ def status_history(root: Path) -> tuple[Path, Use]:
 def test_the_error_of_a_damaged_log_names_its_table(
     tmp_path: Path, create: Callable[[Path], tuple[Path, Use]]
 ) -> None:
-    """Planning of a typed table reads the quarantine."""
+    """A decode reads the log of the quarantine."""
     table, use = create(tmp_path / "tables")
     copy = shutil.copytree(table, tmp_path / "whole")
     for damage in DAMAGES:

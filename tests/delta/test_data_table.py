@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,13 +14,11 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tests.conftest import TopicFactory
-from tests.support.file_lake import put_back, remove_old_commits
 from tests.support.lake import Lake
 from tests.support.plans import make_plan
 from tests.support.transactions import Record, produce_aborted, produce_values
 from tidemark.core.errors import LedgerBehindTable
 from tidemark.core.plan import Plan, PlanKind
-from tidemark.core.table_state import TableChanges
 from tidemark.delta.data_table import DeltaDataTable
 from tidemark.local.broker import BrokerStatus
 
@@ -238,47 +235,3 @@ def test_stored_bytes_are_those_of_all_files_or_of_the_own_files_of_a_plan(tmp_p
     DeltaTable(tmp_path).optimize.compact()
     assert (table.stored_bytes(1), table.stored_bytes(2)) == (None, None)
     assert table.stored_bytes() == DeltaTable(tmp_path).get_add_actions()["size_bytes"][0].as_py()
-
-
-# -- changes since a version ---------------------------------------------------------------------
-
-
-def sequences(changes: TableChanges | None) -> list[int] | None:
-    """Return the numbers of added plans; None if the changes are unknown."""
-    return None if changes is None else [plan.sequence for plan in changes.appended]
-
-
-def test_changes_of_a_copy_are_unknown_without_the_commit_that_was_read(tmp_path: Path) -> None:
-    """The copy is behind that version, then at it, then beyond it."""
-    uri, copy = tmp_path / "table", tmp_path / "copy"
-    plans = [make_plan((0, number, number + 1), sequence=number) for number in (1, 2, 3)]
-    table = DeltaDataTable(str(uri))
-    first = commit(uri, plans[0], [(0, 1)])
-    shutil.copytree(uri, copy)
-    before = table.commit_digest(first)
-    second = commit(uri, plans[1], [(0, 2)])
-    read = table.commit_digest(second)
-    assert sequences(table.changes_since(second, read)) == []
-    assert sequences(table.changes_since(first, before)) == [2]
-    put_back(copy, uri)
-    assert table.changes_since(second, read) is None
-    # The same rows in another file: a file of a commit has a unique name.
-    assert commit(uri, plans[1], [(0, 2)]) == second
-    assert table.changes_since(second, read) is None
-    commit(uri, plans[2], [(0, 3)])
-    assert table.changes_since(second, read) is None
-    assert sequences(table.changes_since(first, before)) == [2, 3]
-
-
-def test_changes_since_the_newest_version_are_known_without_older_commits(tmp_path: Path) -> None:
-    """Maintenance keeps the newest commit, so an idle table needs no rebuild."""
-    uri = tmp_path / "table"
-    table = DeltaDataTable(str(uri))
-    old = commit(uri, make_plan((0, 0, 1), sequence=1), [(0, 0)])
-    old_digest = table.commit_digest(old)
-    newest = commit(uri, make_plan((0, 1, 2), sequence=2), [(0, 1)])
-    digest = table.commit_digest(newest)
-    remove_old_commits(uri)
-    assert sequences(table.changes_since(newest, digest)) == []
-    assert table.changes_since(old, old_digest) is None
-    assert table.changes_since(old, table.commit_digest(old)) is None

@@ -25,7 +25,7 @@ from tests.support.transactions import (
     produce_records,
     produce_values,
 )
-from tidemark.bronze.ingest.protocols import BronzeTable
+from tidemark.bronze.ingest.protocols import DataTable
 from tidemark.bronze.repair.rules import newest_plans
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import OverfullRange, TidemarkError
@@ -33,7 +33,7 @@ from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan, PlanKind, removal_app_id, transaction_app_id
 from tidemark.core.record import LogRecord
-from tidemark.core.table_state import FENCED_VERSION, Fence, RowRange, TableSize, TableState
+from tidemark.core.table_state import FENCED_VERSION, Fence, RowRange, TableSize
 from tidemark.delta import data_table
 from tidemark.delta.data_table import DeltaDataTable
 from tidemark.delta.errors import ForeignTable, RemovalFenced, TransactionConflict
@@ -57,7 +57,7 @@ def places_of(partition: int, *offsets: int) -> list[Place]:
 class TableUnderTest(Protocol):
     """Data table under test, and a way to land rows in it without Spark."""
 
-    table: BronzeTable
+    table: DataTable
 
     def land(self, plan: Plan, rows: Sequence[Place]) -> int:
         """Commit rows of a plan as the sink does; return the version."""
@@ -69,7 +69,7 @@ class InMemory:
 
     def __init__(self) -> None:
         self.memory = MemoryTable(kafka=MemoryKafka())
-        self.table: BronzeTable = self.memory
+        self.table: DataTable = self.memory
 
     def land(self, plan: Plan, rows: Sequence[Place]) -> int:
         self.memory.plans[plan.fingerprint] = plan
@@ -83,7 +83,7 @@ class OnDelta:
 
     def __init__(self, uri: Path) -> None:
         self.uri = str(uri)
-        self.table: BronzeTable = DeltaDataTable(self.uri)
+        self.table: DataTable = DeltaDataTable(self.uri)
 
     def land(self, plan: Plan, rows: Sequence[Place]) -> int:
         self.table.prepare(plan.pipeline)
@@ -163,9 +163,8 @@ def test_i1_rows_stay_if_a_repair_has_fenced_the_epoch_of_their_removal(
     assert under_test.table.remove_rows(plan, 1, UNCOMPARED)[0] == 4
 
 
-@pytest.mark.parametrize("seen", [UNCOMPARED, None], ids=["undone", "leftover"])
 def test_i1_rows_of_shared_files_stay_if_a_repair_fences_before_the_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: TableState | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """delta-rs refuses the commit: the fence has its transaction, and came after its snapshot."""
     under_test = OnDelta(tmp_path / "table")
@@ -182,7 +181,7 @@ def test_i1_rows_of_shared_files_stay_if_a_repair_fences_before_the_commit(
 
     monkeypatch.setattr(data_table, "_properties", fenced_meanwhile)
     with pytest.raises(RemovalFenced):
-        DeltaDataTable(str(under_test.uri)).remove_rows(plan, 0, seen)
+        DeltaDataTable(str(under_test.uri)).remove_rows(plan, 0, UNCOMPARED)
     assert under_test.table.current_landing(plan).records == 2
 
 
@@ -287,7 +286,7 @@ def test_i4_fencing_a_fenced_chain_is_refused_and_commits_nothing(
     with pytest.raises(TransactionConflict):
         under_test.table.fence_chains("events", app_ids, "ops:2")
     assert under_test.table.state("events", ()).version == version
-    assert under_test.table.fences("events") == dict.fromkeys(app_ids, Fence(version, "ops"))
+    assert under_test.table.fences() == dict.fromkeys(app_ids, Fence(version, "ops"))
     state = under_test.table.state("events", app_ids)
     assert state.transactions == dict.fromkeys(app_ids, FENCED_VERSION)
     landing = under_test.table.find_landing(plan)

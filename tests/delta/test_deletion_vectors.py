@@ -13,14 +13,16 @@ from deltalake import DeltaTable
 
 from tests.delta.test_widened_maps import NEW, OLD, TOPIC_ID, append_rows, typed_table
 from tests.support.file_lake import FileLake, double
-from tests.support.plans import make_plan, wanted
+from tests.support.plans import wanted
 from tidemark.bronze.ingest.errors import DuplicateRows, RecordsMissed, RowsChanged
 from tidemark.core.errors import SetupError
-from tidemark.core.offsets import Span
+from tidemark.core.following import Batch
+from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.delta.compaction import Compaction
 from tidemark.delta.delta_dataset import DeltaDataset
 from tidemark.delta.errors import TableConflict
+from tidemark.delta.noted_commits import NotedTable, RowChange
 from tidemark.spec.fields import MapOf
 
 if TYPE_CHECKING:
@@ -139,12 +141,14 @@ def test_deleted_rows_with_widened_maps_are_not_read(tmp_path: Path, spark: Spar
     assert {row["offset"]: row["value"]["legs"] for row in rows} == {
         offset: [("k", {"qty": offset, "note": None})] for offset in (0, 2, 4)
     }
+    version = NotedTable(str(uri), "note").open()
+    assert version is not None
+    removal = RowChange(removed={Batch(2, TOPIC_ID): {0: SpanSet((Span(0, 9),))}})
     with pytest.raises(SetupError) as refused:
-        table.check_removals()
+        version.commit("a", removal)
     (statement,) = re.findall(r"OPTIMIZE delta.*?\(offset\)", str(refused.value))
     spark.sql(statement)
-    table.check_removals()
-    assert table.remove_rows(make_plan((0, 0, 9), sequence=2), None, None)[0] == 1
+    version.commit("a", removal)
     rows = table.values_at(TOPIC_ID, 0, Span(0, 9))
     assert [row["offset"] for row in rows] == [0, 4]
 

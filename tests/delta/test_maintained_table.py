@@ -416,7 +416,7 @@ def test_commits_stay_in_the_log_until_maintenance_has_checked_the_clock(lake: F
 def test_maintenance_keeps_every_event_of_the_control_table(tmp_path: Path) -> None:
     uri = tmp_path / "control"
     control = DeltaControlTable(str(uri))
-    names = ("events", "events@typed")
+    names = ("events", "prices")
     for sequence in (1, 2, 3):
         for name in names:
             plan = make_plan((0, sequence, sequence + 1), sequence=sequence, pipeline=name)

@@ -106,6 +106,14 @@ def test_a_commit_removes_and_adds_rows_and_stores_a_note(uri: str) -> None:
     assert opened(uri).newest_note() == {"n": 1}
 
 
+def test_a_commit_refers_to_no_file_that_maintenance_has_removed(uri: str) -> None:
+    file = file_of(uri, *rows_of(2, 4))
+    Path(uri, file.path).unlink()
+    with pytest.raises(TableConflict, match=r"plan-2-new.parquet is no longer in the folder"):
+        opened(uri).commit({}, RowChange(added=batch(2, (4, 5)), files=[file]))
+    assert DeltaTable(uri).version() == 0
+
+
 @pytest.mark.parametrize("removed", [{}, batch(1, (0, 4))])
 def test_a_commit_adds_files_with_and_without_removed_rows(uri: str, removed: BatchOffsets) -> None:
     change = RowChange(
@@ -302,6 +310,45 @@ def test_notes_since_a_known_commit_are_returned_oldest_first(uri: str, tmp_path
     assert opened(str(tmp_path / "copy")).notes_since(version.ref) is None
     remove_old_commits(uri)
     assert opened(uri).notes_since(first) is None
+    # Maintenance keeps the newest commit.
+    assert opened(uri).notes_since(version.ref) == []
+
+
+def test_notes_since_a_commit_are_unknown_after_other_changes_of_rows(uri: str) -> None:
+    """If the caller has to know all changes."""
+    first = opened(uri).ref
+    opened(uri).commit("a", RowChange())
+    DeltaTable(uri).optimize.compact()
+    assert opened(uri).notes_since(first, over_changes=False) == ["a"]
+    append(uri)
+    assert opened(uri).notes_since(first, over_changes=False) is None
+    assert opened(uri).notes_since(first) == ["a"]
+
+
+def test_notes_after_a_version_are_returned_newest_first_with_their_times(uri: str) -> None:
+    """As far back as the log reaches."""
+    before = datetime.now(UTC)
+    opened(uri).commit("a", RowChange())
+    append(uri)
+    opened(uri).commit("b", RowChange())
+    (newest, second), (oldest, first) = opened(uri).notes_after(-1)
+    assert (first, second) == ("a", "b")
+    assert newest is not None
+    assert oldest is not None
+    assert before - timedelta(milliseconds=1) <= oldest <= newest
+    assert [note for _, note in opened(uri).notes_after(1)] == ["b"]
+    assert opened(uri).notes_after(9) == []
+    remove_old_commits(uri)
+    assert [note for _, note in opened(uri).notes_after(-1)] == ["b"]
+
+
+def test_topic_ids_are_ordered_by_the_newest_plan_of_each(uri: str) -> None:
+    append(uri)
+    assert opened(uri).topic_ids() == ["id-2", "id-1"]
+    DeltaTable(uri).delete("topic_id = 'id-2'")
+    assert opened(uri).topic_ids() == ["id-1"]
+    DeltaTable(uri).delete()
+    assert opened(uri).topic_ids() == []
 
 
 def test_offsets_of_rows_are_returned_by_plan_and_topic(uri: str) -> None:

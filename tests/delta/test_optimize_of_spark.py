@@ -92,7 +92,7 @@ def test_i2_optimize_and_compaction_keep_each_event_of_the_control_table_once(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     control, uri = control_of(tmp_path)
-    ledgers = [control.ledger(each) for each in ("events", "prices@typed")]
+    ledgers = [control.ledger(each) for each in ("events", "prices")]
     stale = stale_optimize(spark, uri)
     assert Compaction(uri).run({"pipeline": "events"}) == 3
     assert not stale()
@@ -100,7 +100,7 @@ def test_i2_optimize_and_compaction_keep_each_event_of_the_control_table_once(
     assert stale_optimize(spark, uri)()
     with pytest.raises(TableConflict):
         Compaction(uri).commit(rewrites)
-    assert [control.ledger(each) for each in ("events", "prices@typed")] == ledgers
+    assert [control.ledger(each) for each in ("events", "prices")] == ledgers
     plan = make_plan((0, 4, 5), sequence=4, pipeline="events")
     append_events(control, "events", Planned(plan=plan))
     assert set(control.ledger("events").plans) == {1, 2, 3, 4}

@@ -16,25 +16,17 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
 from tests.delta.test_widened_maps import NEW, OLD
-from tests.silver.typed.test_clearing import clearing
-from tests.support.plans import UNCOMPARED
 from tests.support.typed_lake import DECODE, TypedLake
-from tidemark.core.errors import PlanCannotLand, SetupError
+from tidemark.core.errors import SetupError
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.core.plan import Plan, removal_app_id
 from tidemark.delta import row_removal
 from tidemark.delta.checked_commits import commit_checked
 from tidemark.delta.compaction import Compaction
 from tidemark.delta.errors import (
-    ForeignTable,
-    RemovalFenced,
-    TableConflict,
     UnreadableFile,
 )
 from tidemark.delta.live_files import live_files
-from tidemark.delta.replacement import replace_rows
 from tidemark.delta.row_removal import at_offsets
-from tidemark.delta.table_checks import OWNER
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
 from tidemark.spec.fields import MapOf, Struct
 
@@ -89,10 +81,6 @@ def offsets(lake: TypedLake) -> list[int]:
     return [row["offset"] for row in rows]
 
 
-def undo(sequence: int) -> Callable[[TypedLake], object]:
-    return lambda lake: lake.undo.undo(sequence, *OPS)
-
-
 def test_delta_rs_still_cannot_rewrite_a_map_that_gained_a_field(lake: TypedLake) -> None:
     """If this fails, delta-rs can rewrite such a file, and `row_removal` is superfluous."""
     with pytest.raises(Exception, match="Cannot cast column 'value'"):
@@ -100,28 +88,24 @@ def test_delta_rs_still_cannot_rewrite_a_map_that_gained_a_field(lake: TypedLake
 
 
 def check(lake: TypedLake) -> None:
-    """Decode, and check that the typed table and the ledger have each bronze row once."""
+    """Decode, and check that the typed table has each bronze row once."""
     lake.run()
     assert offsets(lake) == sorted(row["offset"] for row in lake.bronze_rows())
-    ledgers = [lake.control.summary(name) for name in ("events", lake.spec.name)]
-    assert ledgers[0].landed == ledgers[1].landed
+    assert lake.decodes.next() is None
 
 
-def test_a_plan_with_an_older_form_of_a_map_is_undone_and_decoded_again(lake: TypedLake) -> None:
-    assert lake.undo.undo(1, *OPS).rows == 2
+def test_rows_of_an_undone_plan_are_removed_and_decoded_again(lake: TypedLake) -> None:
+    lake.bronze.undo.undo(1, *OPS)
+    lake.run()
     assert offsets(lake) == [2, 3, 4, 5, 6, 7]
-    assert lake.undo.undo(4, *OPS).rows == 2
-    assert offsets(lake) == [2, 3, 4, 5]
+    lake.land_values([value(8, note="n")])
     check(lake)
-    assert lake.undo.undo(5, *OPS).rows == 4
 
 
 def test_rows_with_an_older_form_of_a_map_are_replaced(lake: TypedLake) -> None:
-    """The commit adds the files of the sink, and removes no row at another offset."""
+    """The commit adds the files of the decoder, and removes no row at another offset."""
     lake.bronze.land_again((0, 1, 6))
     lake.run()
-    typed = lake.control.ledger(lake.spec.name).plans[5].plan
-    assert typed.replaces
     found = {row["offset"]: row["plan_sequence"] for row in lake.typed.values_at("id-1", 0, SPAN)}
     assert found == {0: 1, **dict.fromkeys(range(1, 6), 5), 6: 4, 7: 4}
     written = [file.path for file in live_files(DeltaTable(lake.typed_uri))]
@@ -130,28 +114,9 @@ def test_rows_with_an_older_form_of_a_map_are_replaced(lake: TypedLake) -> None:
 
 
 def test_a_table_with_an_older_form_of_a_map_is_decoded_from_scratch(lake: TypedLake) -> None:
-    assert clearing(lake).clear("ada", "again").records == 8
+    assert lake.decodes.from_scratch("ada", "again").rows == 8
     assert offsets(lake) == []
     check(lake)
-
-
-def land(lake: TypedLake) -> None:
-    lake.land_values([value(len(lake.bronze_rows()), note="n")])
-    lake.run()
-
-
-def fence(lake: TypedLake) -> None:
-    lake.typed.fence_chains(lake.spec.name, [removal_app_id(lake.spec.name, 0)], "ops")
-
-
-def rename_owner(lake: TypedLake) -> None:
-    change_property(lake, "other@typed")
-
-
-def change_property(lake: TypedLake, owner: str) -> None:
-    properties = {OWNER: owner}
-    table = DeltaTable(lake.typed_uri)
-    table.alter.set_table_properties(properties, raise_if_not_exists=False)
 
 
 def append_again(lake: TypedLake, offset: int = 0) -> None:
@@ -174,90 +139,30 @@ def meanwhile(
     monkeypatch.setattr(row_removal, "commit_checked", late)
 
 
-OVERTAKING = {
-    "landing": land,
-    "removal from the same file": undo(2),
-    "removal from another file": undo(4),
-    "compaction": compact,
-    "own_row": append_again,
-}
-
-
-@pytest.mark.parametrize("rival", OVERTAKING.values(), ids=OVERTAKING)
-def test_i1_an_undo_over_another_commit_removes_exactly_its_rows(
-    lake: TypedLake, monkeypatch: pytest.MonkeyPatch, rival: Callable[[TypedLake], object]
-) -> None:
-    meanwhile(lake, monkeypatch, rival)
-    lake.undo.undo(1, *OPS)
-    found = {row["plan_sequence"] for row in lake.typed.values_at("id-1", 0, SPAN)}
-    assert 1 not in found, found
-    check(lake)
-
-
-def test_i4_rows_stay_if_a_repair_fences_their_removal_before_the_commit(
+def test_i1_a_replacement_over_a_compaction_keeps_each_row_once(
     lake: TypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    meanwhile(lake, monkeypatch, fence)
-    with pytest.raises(RemovalFenced):
-        lake.undo.undo(1, *OPS)
-    assert offsets(lake) == [*range(8)]
-
-
-def replacement(lake: TypedLake) -> Plan:
-    """Return an open plan that replaces the rows at offsets 1 to 5."""
+    """The compaction has replaced the files. The decode begins again."""
     lake.bronze.land_again((0, 1, 6))
-    plan = lake.decoding.plan().plan
-    assert plan is not None
-    assert plan.replaces
-    return plan
-
-
-@pytest.mark.parametrize("rival", OVERTAKING.values(), ids=OVERTAKING)
-def test_i1_a_replacement_over_another_commit_keeps_each_row_once(
-    lake: TypedLake, monkeypatch: pytest.MonkeyPatch, rival: Callable[[TypedLake], object]
-) -> None:
-    """A commit that changed its files refuses the replacement. The next execution lands it."""
-    plan = replacement(lake)
-    if rival is append_again:
-        rival = partial(append_again, offset=1)
-    meanwhile(lake, monkeypatch, rival)
-    try:
-        lake.ingest.execute(plan.sequence)
-    except TableConflict:
-        assert rival is not land
-        lake.ingest.execute(plan.sequence)
+    meanwhile(lake, monkeypatch, compact)
     check(lake)
 
 
-def test_i4_a_replacement_is_not_committed_once_its_plan_is_fenced(
+def test_i1_a_replacement_begins_again_after_another_change_of_rows(
     lake: TypedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = replacement(lake)
-    meanwhile(lake, monkeypatch, lambda lake: lake.typed.fence(plan, UNCOMPARED))
-    with pytest.raises(PlanCannotLand, match="fenced its transaction"):
-        lake.ingest.execute(plan.sequence)
-    assert {row["plan_sequence"] for row in lake.typed.values_at("id-1", 0, SPAN)} == {1, 2, 3, 4}
-
-
-def test_a_replacement_is_not_committed_to_a_table_that_was_changed_meanwhile(
-    lake: TypedLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = replacement(lake)
-    meanwhile(lake, monkeypatch, rename_owner)
-    with pytest.raises(ForeignTable):
-        lake.ingest.execute(plan.sequence)
-    assert {row["plan_sequence"] for row in lake.typed.values_at("id-1", 0, SPAN)} == {1, 2, 3, 4}
-    change_property(lake, lake.spec.name)
-    lake.ingest.execute(plan.sequence)
+    """The bookmark is unknown then, so the decode compares the rows."""
+    lake.bronze.land_again((0, 1, 6))
+    meanwhile(lake, monkeypatch, partial(append_again, offset=1))
     check(lake)
 
 
 def test_a_replacement_names_the_damaged_file_that_it_has_to_rewrite(lake: TypedLake) -> None:
-    plan = replacement(lake)
+    lake.bronze.land_again((0, 1, 6))
     (file, *_) = live_files(DeltaTable(lake.typed_uri))
     (lake.typed_uri / file.path).write_bytes(b"not Parquet")
     with pytest.raises(UnreadableFile, match=file.path):
-        lake.typed.land(plan, [], UNCOMPARED, replace_rows)
+        lake.run()
 
 
 def test_i7_no_row_is_removed_if_a_file_cannot_be_replaced(
@@ -270,11 +175,11 @@ def test_i7_no_row_is_removed_if_a_file_cannot_be_replaced(
     table = DeltaTable(lake.typed_uri)
     added = AddAction(odd, first.size, {}, 0, data_change=True, stats=json.dumps({"numRecords": 4}))
     table.create_write_transaction([added], "append", table.schema())
-    before = lake.control.ledger(lake.spec.name).event_number
-    for step in (undo(1), undo(3), lambda lake: lake.typed.check_removals()):
-        with pytest.raises(SetupError, match=r"file\+1.*OPTIMIZE delta"):
-            step(lake)
-    assert lake.control.ledger(lake.spec.name).event_number == before
+    lake.bronze.undo.undo(1, *OPS)
+    version = DeltaTable(lake.typed_uri).version()
+    with pytest.raises(SetupError, match=r"file\+1.*OPTIMIZE delta"):
+        lake.run()
+    assert DeltaTable(lake.typed_uri).version() == version
 
 
 def test_the_rows_at_offsets_are_those_of_one_incarnation() -> None:

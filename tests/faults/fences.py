@@ -105,6 +105,9 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
     "tests/bronze/repair/test_rewind.py": (
         ("lost-control-events-are-missed", "I7", Never()),
         ("ledger-and-table-agree", "I5", Drop()),
+        ("unfinished-repair-is-noticed", "I5", Never(), "killed_after_its_fence"),
+        ("newer-table-is-noticed", "I3", Never(), "from_a_backup"),
+        ("other-table-lacks-plan", "I3", Never(), "cleaned_log"),
         ("table-is-the-fenced-one", "I5", Never()),
         ("look-again-after-fence", "I1", Drop()),
         ("one-more-epoch-is-fenced", "I4", LeftOperand()),
@@ -175,15 +178,11 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
             "no_command_writes and offset_ranges",
         ),
     ),
-    "tests/delta/test_data_table.py": (
-        ("commit-has-the-fingerprint", "I4", Never()),
-        ("changes-start-at-the-commit-that-was-read", "I1", Never(), "changes_of_a_copy"),
-    ),
+    "tests/delta/test_data_table.py": (("commit-has-the-fingerprint", "I4", Never()),),
     "tests/delta/test_data_table_protocol.py": (
         ("fence-is-a-transaction", "I4", Replace("0"), "fenced"),
         ("older-removals-are-fenced", "I1", Never(), "epoch_of_their_removal"),
         ("removal-is-a-transaction", "I1", Replace("[]"), "fences_before_the_commit"),
-        ("removal-of-leftovers-is-a-transaction", "I1", Replace("[]"), "fences_before_the_commit"),
     ),
     "tests/delta/test_deduplication.py": (
         ("duplicate-rows-are-noticed", "I1", Always(), "doubled_rows"),
@@ -219,9 +218,11 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
     ),
     "tests/delta/test_noted_commits.py": (
         ("noted-commit-follows-its-version", "I1", Drop(), "between_the_check"),
+        ("noted-commit-has-its-files", "I3", Never(), "maintenance_has_removed"),
         ("noted-commit-follows-the-same-table", "I1", Drop(), "change_of_rows"),
         ("noted-commit-follows-no-change-of-rows", "I1", Drop(), "change_of_rows"),
         ("followed-commit-is-known-by-its-digest", "I5", Never(), "notes_since"),
+        ("followed-commits-change-no-other-rows", "I1", Never(), "notes_since"),
         ("note-before-another-change-of-rows-is-unknown", "I5", Never(), "note_is_known_until"),
     ),
     "tests/delta/test_removability.py": (
@@ -229,10 +230,7 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
         ("replacement-of-removable-rows", "I7", Drop(), "half_removed and replacement"),
     ),
     "tests/delta/test_row_removal.py": (
-        ("rows-of-later-files-are-not-missed", "I1", Never(), "own_row"),
         ("files-with-removed-rows-are-rewritable", "I7", Never(), "cannot_be_replaced"),
-        ("fenced-replacement-is-not-committed", "I4", Never(), "is_fenced"),
-        ("replacement-into-an-altered-table-is-refused", "I7", Never(), "changed_meanwhile"),
         ("rewritten-rows-of-other-incarnations-stay", "I1", Argument(0), "one_incarnation"),
     ),
     "tests/faults/test_broker_faults_nodes.py": (
@@ -267,40 +265,10 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
         ("coverage-of-one-ledger", "I5", Drop()),
     ),
     "tests/quality/test_publication.py": (
+        ("unrecorded-replacement-is-unchecked", "I7", Drop(), "open_replacement"),
         ("concurrent-block-wins", "I7", Never(), "the_one_that_blocks"),
         ("decision-is-about-the-checked-plan", "I7", Never(), "removed_data_table"),
         ("failed-check-blocks", "I7", Replace("False"), "blocked_range"),
-    ),
-    "tests/silver/typed/test_clearing.py": (
-        ("only-typed-copy-is-not-cleared", "I1", Never(), "lacks_rows"),
-        ("only-typed-copy-is-not-undone", "I1", Drop(), "undo_keeps_typed_rows"),
-        ("columns-of-rows-are-not-replaced", "I1", Never(), "foreign_rows"),
-    ),
-    "tests/silver/typed/test_decoder.py": (
-        (
-            "replaced-rows-are-decoded-again",
-            "I1",
-            Replace("{}"),
-            "replaced or new_target or two_rewinds",
-        ),
-        ("undone-rows-leave-typed-table", "I1", Never(), "undoing_a_bronze_plan"),
-        ("plan-of-another-decoder", "I4", Drop(), "another_decoder"),
-        ("restored-bronze-rows-are-no-gaps", "I3", Argument(1), "removed_during_a_decode"),
-        ("closing-counts-once-landed", "I1", Drop(), "half_way or replay"),
-        ("erased-records-are-decoded-again", "I1", Drop(), "restore_to_before"),
-        ("forgotten-plan-landed-per-ledger", "I1", Drop(), "a_log_that_lost"),
-        ("drivers-agree-on-quarantine", "I1", Drop(), "differently"),
-        ("lost-quarantine-is-missed", "I7", Drop(), "was_lost"),
-        ("restored-quarantine-is-missed", "I5", Drop(), "restore_of_the_quarantine_is"),
-        ("restore-reaches-quarantine", "I5", Drop(), "restore_of_the_typed"),
-    ),
-    "tests/silver/typed/test_decoder_published.py": (
-        ("only-published-rows-are-decoded", "I7", Drop()),
-        ("unrecorded-replacement-is-unchecked", "I7", Drop(), "not_recorded"),
-        ("published-before-commit", "I7", Drop(), "during_a_job"),
-        ("hidden-offsets-of-one-ledger", "I7", Never(), "undone_meanwhile"),
-        ("unrefused-rows-stay", "I3", Drop(), "rows_of_unchecked_plans_stay"),
-        ("lost-decisions-remove-no-rows", "I3", Drop(), "lost_decisions"),
     ),
     "tests/silver/typed/test_decoder_thresholds.py": (
         ("quarantine-has-a-limit", "I1", Always(), "bad_rule", True),
@@ -330,26 +298,13 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
     "tests/silver/typed/test_many_schemas.py": (
         ("passes-share-no-record", "I1", Never(), "each_record_once and json_schema", True),
     ),
-    "tests/silver/typed/test_quarantine_races.py": (
-        ("quarantine-ahead-of-its-ledger-is-noticed", "I3", Never(), "newer_than_its_typed_table"),
-        (
-            "records-of-a-newer-quarantine-are-counted-again",
-            "I3",
-            Drop(),
-            "newer_than_its_typed_table",
-        ),
-        ("erasure-ends-with-its-epoch", "I3", Drop(), "has_reopened"),
-        ("other-table-lacks-plan", "I3", Never(), "older_copy_of_the_quarantine"),
-        ("quarantine-removals-are-fenced", "I1", Replace("None"), "undo_keeps"),
-        ("half-fence-is-found", "I5", Never(), "completes_a_fence"),
-        ("fenced-quarantine-stops-a-driver", "I1", Drop(), "between_the_two_fences"),
-        ("restored-quarantine-is-not-recorded", "I1", Drop(), "doubles_no_record"),
-        ("leftovers-are-removed-in-their-epoch", "I1", Drop(), "stale_rewind"),
-    ),
     "tests/silver/typed/test_schemas.py": (
         ("unfit-schema-stops-partition", "I1", Never(), "fit"),
         ("large-schema-stops-no-partition", "I1", Never(), "beyond_a_limit"),
         ("replaced-schema-is-refused", "I1", Never(), "another"),
+    ),
+    "tests/silver/upsert/test_merges.py": (
+        ("topic-ids-of-unknown-plans-are-read", "I1", Always(), "ledger_is_lost"),
     ),
     "tests/silver/upsert/test_service.py": (
         ("keys-are-per-partition", "I1", Drop(), "newest_record and hard", True),

@@ -93,8 +93,7 @@ def undo(site: Site, name: str, random: Random) -> object:
 
 
 def decode(site: Site, name: str, random: Random) -> object:
-    planned = site.app.pipeline("events").typed.planner.plan().plan
-    return planned and site.app.table("events@typed").execute(planned.sequence).landing
+    return site.app.pipeline("events").typed.decode()
 
 
 def produce(site: Site, name: str, random: Random) -> None:
@@ -116,7 +115,7 @@ def produce(site: Site, name: str, random: Random) -> None:
 
 OPERATIONS = (ingest, replace_rows, undo, decode)
 TOGETHER = (ingest, decode)
-"""First operations of two actors, which then execute the same plan at the same time."""
+"""First operations of two actors, which then do the same work at the same time."""
 
 
 # -- actors --------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ from tests.support.nesting import kill, nested
 from tests.support.upsert_lake import UpsertLake
 from tidemark.core.errors import TidemarkError
 from tidemark.delta.control_table import DeltaControlTable
-from tidemark.silver.typed.quarantine import TypedTablePair
+from tidemark.delta.noted_commits import NotedTable, NotedVersion
+from tidemark.silver.typed.tables import TypedTables
 from tidemark.silver.upsert.table import DeltaUpsertTable
 from tidemark.spec.upsert import Deletes, MergePlan
 
@@ -27,9 +28,11 @@ _MOST_MERGES = 5
 
 
 _STEPS: Mapping[type, tuple[str, ...]] = {
-    TypedTablePair: ("version_and_id", "columns", "commit_digest", "changes_since"),
+    NotedTable: ("open",),
+    NotedVersion: ("notes_since", "newest_note", "row_count", "topic_ids"),
+    TypedTables: ("columns",),
     DeltaUpsertTable: ("version", "last_merge", "fits", "prepare"),
-    DeltaControlTable: ("summary", "ledger"),
+    DeltaControlTable: ("summary", "rows_since", "rows_of_plans"),
     FileMerger: ("merge", "_merge_in_transaction", "_commit"),
 }
 """The methods before which the other operation runs."""
@@ -55,11 +58,6 @@ class NestedLake(UpsertLake):
         lake.land_records(("a", "4"), ("c", "2"))
         return lake
 
-    @property
-    def merger(self) -> FileMerger:
-        """Merges without Spark."""
-        return FileMerger(self)
-
     def merge_decoded(self) -> MergePlan | None:
         """Merge the rows that are decoded."""
         return self.upserts.execute(self.merger)
@@ -70,9 +68,8 @@ class NestedLake(UpsertLake):
         self.run()
 
     def restore_typed(self) -> None:
-        """Restore the typed table to its state after plan 2, and rewind."""
+        """Restore the typed table to its state after plan 2."""
         DeltaTable(self.typed_uri).restore(self.typed_version)
-        self.repair.rewind("test", "a mistake")
 
     def lose_upsert_table(self) -> None:
         """Remove the upsert table."""
@@ -121,8 +118,13 @@ def _lose(lake: NestedLake) -> None:
     lake.merge()
 
 
-def _rewind(lake: NestedLake) -> None:
+def _restore(lake: NestedLake) -> None:
     lake.restore_typed()
+    lake.merge()
+
+
+def _clear(lake: NestedLake) -> None:
+    lake.part.clear("test", "again")
     lake.merge()
 
 
@@ -140,7 +142,8 @@ _OTHERS: Mapping[str, Callable[[NestedLake], object]] = {
     "an undo of plan 3 and a merge": _undo(3, merges=True),
     "a merge, an undo of plan 3 and a merge": _undo_later,
     "a replacement and a merge": _replace,
-    "a RESTORE of the typed table and a merge": _rewind,
+    "a RESTORE of the typed table and a merge": _restore,
+    "a decode from scratch and a merge": _clear,
     "a RESTORE of the upsert table": lambda lake: lake.restore_upsert_table(),
     "a loss of the upsert table and a merge": _lose,
     "a kill": kill,

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 import tidemark
+from tests.conftest import PROJECT
 from tests.support.services import NOW
+from tests.support.typed_lake import home_typed_lake
 from tidemark.app.adapters import AdapterWrapper
 from tidemark.app.app import App
 from tidemark.app.connections import kafka_connection
-from tidemark.bronze.ingest.protocols import PlanSource
 from tidemark.core.errors import SetupError
 from tidemark.core.events import Adopted
 from tidemark.core.ledger import CheckedLedger
@@ -28,9 +29,20 @@ from tidemark.delta.control_table import DeltaControlTable
 from tidemark.delta.data_table import DeltaDataTable
 from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.local.failpoints import PORTS, STEPS, VARIABLE, FailPoint, kill_message
-from tidemark.silver.typed.followed_tables import Decoder, PlanSchemas
+from tidemark.silver.typed.followed_tables import PlanSchemas
+from tidemark.silver.typed.schemas import TypedColumns
 
 pytestmark = pytest.mark.slow
+
+DECODE = """
+import os
+from pathlib import Path
+from tests.support.typed_lake import TypedLake, decode_with_files
+from tidemark.app.app import App
+
+decode_with_files(TypedLake(Path(os.environ["TIDEMARK_HOME"], "lakehouse"), broken={1}))
+App.from_environment().pipeline("events").typed.decode()
+"""
 
 SPEC = "name: events\ntopic: events\nschedule: '@daily'\n"
 
@@ -173,10 +185,47 @@ def test_every_port_has_fail_points() -> None:
         if value.__module__ == module.name
     }
     covered = {each for some in PORTS.values() for port in some for each in port.__mro__}
-    # A source of plans only calls other ports, and a wrapper is no port. No command uses the last
-    # two yet.
-    assert protocols - {PlanSource, AdapterWrapper, Decoder, PlanSchemas} <= covered
+    # A resolver of schemas only calls other ports, and a wrapper is no port. The columns of a typed
+    # table are only read.
+    assert protocols - {AdapterWrapper, PlanSchemas, TypedColumns} <= covered
     assert {"control.append", "control.ledger", "table.append", "table.find_landing"} <= set(STEPS)
+
+
+@pytest.mark.parametrize(
+    ("fail_at", "decoded", "quarantined"),
+    [
+        ("tables.prepare:after:1", 0, 0),
+        ("decoder.decode:before:1", 0, 0),
+        ("typed.commit:before:1", 0, 0),
+        ("typed.commit:after:1", 1, 0),
+        ("quarantine.commit:before:1", 1, 0),
+        ("quarantine.commit:after:1", 1, 1),
+    ],
+)
+def test_a_decode_is_killed_at_its_commits(
+    tmp_path: Path, fail_at: str, decoded: int, quarantined: int
+) -> None:
+    """The next decode completes it."""
+    lake = home_typed_lake(tmp_path)
+    lake.land_values([b"a", b"broken"])
+    lake.broken = {1}
+    folders = {
+        "PYTHONPATH": f"{PROJECT}:{PROJECT}/include",
+        "TIDEMARK_HOME": str(tmp_path),
+        "TIDEMARK_PIPELINES": str(tmp_path / "pipelines"),
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", DECODE],
+        env={**os.environ, **folders, VARIABLE: fail_at},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert kill_message(fail_at) in ended.stderr
+    assert (len(lake.decoded()), len(lake.quarantined())) == (decoded, quarantined)
+    lake.run()
+    lake.check()
 
 
 def test_the_selected_call_kills_the_process_despite_other_threads() -> None:

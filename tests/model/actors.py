@@ -9,14 +9,13 @@ same state, so a search recognises states that it has visited.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from tests.model.world import World
 from tests.support.plans import MemoryPipeline
 from tidemark.core.errors import TransientError
-from tidemark.core.origins import PlanOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import FENCED_VERSION, TableState
 from tidemark.delta.errors import ControlConflict, EngineFailed, TransactionConflict
@@ -225,17 +224,6 @@ class _TablePort(Port):
         if started_fence is None:
             raise TransactionConflict(pipeline=pipeline, sequence=FENCED_VERSION)
         return int(self._ask("finish_fence_chains", pipeline, started_fence))
-
-    def quarantined_plans(self, _: PlanOrigin) -> Sequence[Plan]:
-        """A table without a quarantine has none: this is no step."""
-        return ()
-
-    def quarantine_ahead(self, _pipeline: str, _app_ids: Collection[str]) -> Mapping[str, int]:
-        """A table without a quarantine has none: this is no step."""
-        return {}
-
-    def remove_leftovers(self, plans: Collection[Plan], epoch: int) -> None:
-        """A table without a quarantine has none: this is no step."""
 
 
 def _pipeline(spec: PipelineSpec, script: Script) -> MemoryPipeline:

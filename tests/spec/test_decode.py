@@ -1,4 +1,4 @@
-"""Types of fields, fingerprints of decoders, and stale offsets."""
+"""Types of fields, and fingerprints of decoders."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.plans import make_plan
-from tidemark.core.accounting import Landing
-from tidemark.core.ledger import Ledger, PlanRecord
-from tidemark.core.offsets import Span, SpanSet
-from tidemark.core.origins import DecodeOrigin
-from tidemark.core.plan import Plan
 from tidemark.core.publication import PublishRule
-from tidemark.silver.typed.decoder import stale_offsets
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
 from tidemark.spec.fields import Decimal, ListOf, Struct, plain_type
 from tidemark.spec.type_parsing import InvalidType, parse_type
@@ -122,7 +115,7 @@ def test_the_fingerprint_covers_all_settings_that_affect_rows() -> None:
 
 
 def test_fingerprints_do_not_change_with_an_upgrade() -> None:
-    """Open plans store a fingerprint; plans of another one are abandoned."""
+    """Bookmarks store it. After a change, `verify` takes all rows for those of an earlier spec."""
     spec = decode_spec()
     assert spec.fingerprint == "8a09b262a01d"
     framed = replace(spec, key=PayloadSpec(format=Format.AVRO))
@@ -171,58 +164,3 @@ def test_the_quarantine_limit_is_the_larger_of_number_and_percentage() -> None:
     """The percentage is larger for many records."""
     spec = decode_spec(max_quarantined=10, max_quarantined_percent=5.0)
     assert [spec.quarantine_limit(records) for records in (0, 200, 201, 1_000)] == [10, 10, 10, 50]
-
-
-def ledger(*landings: tuple[Plan, int], pipeline: str = "events") -> Ledger:
-    """Return a ledger with these landed plans and their table versions."""
-    return Ledger(
-        pipeline=pipeline,
-        topic_id="id-1",
-        plans={
-            plan.sequence: PlanRecord(
-                plan=plan,
-                requesters=(plan.origin,),
-                held_now=Landing.of(plan, version, {}),
-            )
-            for plan, version in landings
-        },
-    )
-
-
-def typed_plan_at(plan: Plan, version: int, epoch: int = 0) -> tuple[Plan, int]:
-    """Return a typed plan of some version of the bronze table."""
-    origin = DecodeOrigin(pipeline="events", epoch=epoch, version=version, fingerprint="0ab1")
-    return replace(plan, origin=origin), 1
-
-
-def test_offsets_landed_again_since_their_decoding_are_stale() -> None:
-    """Other offsets are not."""
-    bronze = ledger(
-        (make_plan((0, 0, 10)), 1),
-        (make_plan((0, 10, 20), sequence=2), 2),
-        (make_plan((0, 5, 12), sequence=3), 3),
-    )
-    typed = ledger(
-        typed_plan_at(make_plan((0, 0, 10)), 1),
-        typed_plan_at(make_plan((0, 10, 20), sequence=2), 3),
-    )
-    assert stale_offsets(bronze, typed, "id-1") == {0: SpanSet((Span(5, 10),))}
-    later = ledger(typed_plan_at(make_plan((0, 0, 20)), 3))
-    assert stale_offsets(bronze, later, "id-1") == {}
-
-
-def test_a_later_epoch_is_newer_than_any_version_of_an_older_one() -> None:
-    """A rebuilt table counts its versions from 0."""
-    old = make_plan((0, 0, 10))
-    bronze = ledger((replace(old, epoch=1), 1))
-    assert stale_offsets(bronze, ledger(typed_plan_at(old, 90)), "id-1") == {
-        0: SpanSet((Span(0, 10),))
-    }
-    assert stale_offsets(bronze, ledger(typed_plan_at(old, 1, epoch=1)), "id-1") == {}
-
-
-def test_offsets_of_a_plan_with_an_unknown_request_are_stale() -> None:
-    """A rebuilt control table has no requesters."""
-    bronze = ledger((make_plan((0, 0, 10)), 1))
-    typed = ledger((make_plan((0, 2, 4)), 1))
-    assert stale_offsets(bronze, typed, "id-1") == {0: SpanSet((Span(2, 4),))}

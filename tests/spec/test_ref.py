@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemark.spec.decode import QuarantineReason
-from tidemark.spec.ref import DecodeRef, Replay, plan_text
+from tidemark.spec.ref import DecodeRef, Replay
 
 
 def test_the_text_of_a_decode_names_the_replayed_records() -> None:
@@ -20,11 +20,3 @@ def test_the_text_of_a_decode_names_the_replayed_records() -> None:
     for wrong in ("", "prices=", "prices=1", "=*/*", "prices=-1/*", "prices=*/odd"):
         with pytest.raises(ValueError, match=r"PIPELINE=PARTITION/REASON|odd"):
             DecodeRef.parse(wrong)
-
-
-@pytest.mark.parametrize(
-    ("pipeline", "text"),
-    [("prices", "plan 3"), ("prices@typed", "typed plan 3")],
-)
-def test_the_text_of_a_plan_names_the_table_with_its_number(pipeline: str, text: str) -> None:
-    assert plan_text(pipeline, 3) == text

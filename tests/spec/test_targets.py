@@ -31,7 +31,7 @@ def refusal(folders: Folders, target: str, **keys: str) -> tuple[str, str, str]:
     Return file, key and expectation of the only problem.
     """
     folders.spec("other.yaml", name="other", target=repr(target), **keys)
-    recorded = ("events", "events@typed")
+    recorded = ("events",)
     ((file, key, expected, _),) = folders._replace(recorded=recorded).problems()
     return file, key, expected
 
@@ -122,7 +122,7 @@ def test_a_table_without_events_of_its_own_yields_to_a_recorded_table(folders: F
             "'bronze/events', as in events.yaml; only the table of events is in the control table",
         )
     ]
-    names = [(file, key) for file, key, *_ in folders._replace(recorded=("aaa@typed",)).problems()]
+    names = [(file, key) for file, key, *_ in folders._replace(recorded=("aaa",)).problems()]
     assert names == [("events.yaml", "target")]
 
 
@@ -170,7 +170,7 @@ OWNERS = {
 def test_an_edited_target_does_not_take_the_table_of_another_recorded_pipeline(
     folders: Folders, place: str, key: str, name: str
 ) -> None:
-    """The property of the existing table decides, also for an upsert table, which has no events."""
+    """The property of the existing table decides, also for derived tables, which have no events."""
     folders.spec(decode=DECODED)
     edited = {
         "target": {"target": place},
@@ -180,8 +180,7 @@ def test_an_edited_target_does_not_take_the_table_of_another_recorded_pipeline(
         },
     }[key]
     folders.spec(f"{name}.yaml", name=name, **edited)
-    recorded = ("events", "events@typed", name, f"{name}@typed")
-    found = folders._replace(recorded=recorded, owners=OWNERS).folder()
+    found = folders._replace(recorded=("events", name), owners=OWNERS).folder()
     assert (list(found.specs), list(found.broken)) == (["events"], [name])
     problem = problems_of(found.broken[name])[0]
     assert (problem.key, problem.expected) == (key, OWN)

@@ -3,54 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 import pytest
 
-from tests.support.plans import make_plan
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.core.plan import Plan
-from tidemark.core.table_state import TableChanges
 from tidemark.spec.upsert import MergeScope, merge_scope
 
-
-def plan(partition: int, start: int, end: int, topic_id: str = "new") -> Plan:
-    """A plan of one range."""
-    return make_plan((partition, start, end), topic_id=topic_id)
+_Offsets: TypeAlias = Mapping[str, Mapping[int, SpanSet]]
 
 
-def landed_offsets(**spans: tuple[int, int]) -> Mapping[str, Mapping[int, SpanSet]]:
-    """Return the landed offsets of partition 0, by incarnation."""
-    return {topic: {0: SpanSet.of([Span(*span)])} for topic, span in spans.items()}
+def offsets(start: int, end: int, topic_id: str = "new", partition: int = 0) -> _Offsets:
+    """Return one range of offsets."""
+    return {topic_id: {partition: SpanSet.of([Span(start, end)])}}
 
 
 @pytest.mark.parametrize(
-    ("changes", "there", "scope"),
+    ("new", "present", "scope"),
     [
-        (None, landed_offsets(new=(0, 9)), MergeScope.ALL),
-        (TableChanges(appended=[plan(0, 5, 9)]), landed_offsets(new=(0, 9)), MergeScope.NEW),
-        # Not recorded yet.
-        (TableChanges(appended=[plan(0, 5, 9)]), landed_offsets(new=(0, 5)), MergeScope.NEW),
-        (TableChanges(appended=[plan(0, 0, 2)]), landed_offsets(new=(0, 9)), MergeScope.KEYS),
-        # Before all landed offsets, with a gap.
-        (TableChanges(appended=[plan(0, 0, 2)]), landed_offsets(new=(5, 9)), MergeScope.KEYS),
-        (TableChanges(appended=[plan(1, 0, 2)]), landed_offsets(new=(5, 9)), MergeScope.NEW),
+        (offsets(5, 9), offsets(0, 9), MergeScope.NEW),
+        # All of them failed.
+        (offsets(5, 9), offsets(0, 5), MergeScope.NEW),
+        (offsets(5, 9), {}, MergeScope.NEW),
+        (offsets(0, 2), offsets(0, 9), MergeScope.KEYS),
+        # Before all present offsets, with a gap.
+        (offsets(0, 2), offsets(5, 9), MergeScope.KEYS),
+        (offsets(0, 2, partition=1), offsets(5, 9), MergeScope.NEW),
+        (offsets(9, 15), offsets(0, 12), MergeScope.NEW),
+        (offsets(0, 2), offsets(0, 50, "old"), MergeScope.NEW),
         (
-            TableChanges(appended=[plan(0, 9, 12), plan(0, 12, 15)]),
-            landed_offsets(new=(0, 12)),
-            MergeScope.NEW,
-        ),
-        (TableChanges(appended=[plan(0, 0, 2)]), landed_offsets(old=(0, 50)), MergeScope.NEW),
-        (
-            TableChanges(appended=[plan(0, 50, 60, "old")]),
-            landed_offsets(old=(0, 50), new=(0, 1)),
+            offsets(50, 60, "old"),
+            {**offsets(0, 50, "old"), **offsets(0, 1)},
             MergeScope.KEYS,
         ),
-        (TableChanges(replaced=[plan(0, 9, 12)]), landed_offsets(new=(0, 9)), MergeScope.KEYS),
-        (TableChanges(removed=[3]), landed_offsets(new=(0, 9)), MergeScope.KEYS),
+        # No row has this topic id.
+        (offsets(50, 60, "unknown"), offsets(0, 1), MergeScope.KEYS),
     ],
 )
 def test_only_records_newer_than_all_others_are_merged_alone(
-    changes: TableChanges | None, there: Mapping[str, Mapping[int, SpanSet]], scope: MergeScope
+    new: _Offsets, present: _Offsets, scope: MergeScope
 ) -> None:
-    """Otherwise the merge reads all records of the keys, or of the table."""
-    assert merge_scope(changes, there, ("old", "new")) is scope
+    """Otherwise the merge reads all records of the keys."""
+    assert merge_scope(new, present, ("old", "new")) is scope

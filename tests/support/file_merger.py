@@ -9,6 +9,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from tests.support.upsert_lake import Row, UpsertLake
+from tidemark.core.bookmark import OffsetList
+from tidemark.core.offsets import SpanSet
 from tidemark.delta.errors import EngineFailed
 from tidemark.spec.upsert import MergePlan, MergeScope
 
@@ -43,17 +45,11 @@ class FileMerger:
     def _update(self, merge: MergePlan, rows: dict[tuple[int, bytes], Row]) -> None:
         """Change the rows of a table."""
         changes, typed = merge.changes, self._rows(merge.version)
-        added = {plan.sequence for plan in (*changes.appended, *changes.replaced)}
-        new = [row for row in typed if row["plan_sequence"] in added]
+        new = [row for row in typed if _is_listed(row, changes.decoded)]
         keys = {(row["partition"], row["key"]) for row in new}
         if merge.scope is MergeScope.KEYS:
             for row in self._rows(merge.since or 0):
-                is_replaced = any(
-                    span.start <= row["offset"] < span.end
-                    for plan in changes.replaced
-                    for span in plan.spans().get(row["partition"], ())
-                )
-                if is_replaced or row["plan_sequence"] in changes.removed:
+                if _is_listed(row, changes.removed):
                     keys.add((row["partition"], row["key"]))
             new = [row for row in typed if (row["partition"], row["key"]) in keys]
         newest = self._newest(merge, new)
@@ -84,3 +80,8 @@ class FileMerger:
             )
         except DeltaError as failure:
             raise EngineFailed(operation="merging", reason=str(failure)) from failure
+
+
+def _is_listed(row: Row, listed: OffsetList) -> bool:
+    spans = listed.spans.get(row["topic_id"], {}).get(row["partition"], SpanSet())
+    return row["plan_sequence"] in listed.plans or row["offset"] in spans

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -16,9 +17,7 @@ from tidemark.core.decode_work import DecodeRequest
 from tidemark.core.following import Batch, BatchOffsets
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.publication import PublishRule
-from tidemark.delta.noted_commits import NotedTable
 from tidemark.silver.typed.errors import SchemaConflict
-from tidemark.silver.typed.followed_tables import FollowPorts
 from tidemark.silver.typed.following import Decodes
 from tidemark.silver.typed.quarantine_index import OpenedIndex, QuarantineIndex
 from tidemark.silver.typed.schemas import ResolvedSchemas
@@ -68,48 +67,35 @@ class Follower:
     def service(self) -> Decodes:
         """The service under test."""
         lake, decode = self.lake, replace(self.lake.decode, publish=self.publish)
-        bronze = replace(lake.bronze.spec, decode=decode, records_per_chunk=self.most)
+        spec = replace(lake.pipeline_spec, decode=decode, records_per_chunk=self.most)
         return Decodes(
-            spec=bronze.typed_spec(),
-            ports=FollowPorts(
+            spec=spec.typed_spec(),
+            ports=replace(
+                lake.ports,
                 control=_hooked(
                     lake.control,
                     summary=self._before("ledger"),
                     rows_since=self._before("plans"),
                 ),
-                bronze=lake.bronze.table,
-                bronze_rows=_hooked(
-                    NotedTable(str(lake.bronze.uri), ""), open=self._before("bronze")
-                ),
-                typed=_hooked(
-                    NotedTable(self.typed_uri, "bookmark", owner=lake.spec.name),
-                    open=self._typed_version,
-                ),
+                bronze_rows=_hooked(lake.ports.bronze_rows, open=self._before("bronze")),
+                typed=_hooked(lake.ports.typed, open=self._typed_version),
                 index=_PausedIndex(self),
                 prepare=self.prepare,
                 schemas=_Resolver(self),
-                decoder=_hooked(self.decoder, decode=self._decoded),
+                open_decoder=lambda: _hooked(self.decoder, decode=self._decoded),
                 now=lambda: self.now,
             ),
         )
 
     def prepare(self, columns: Mapping[Part, FieldType] | None = None) -> None:
         """Create both tables, and add columns."""
-        self.lake.grown(columns or {}).prepare(self.lake.spec.name)
-        QuarantineIndex(self.index_uri).prepare(self.lake.spec.name)
+        self.lake.tables.prepare(columns or {})
 
     def decode(self, replayed: BatchOffsets | None = None) -> int:
         """Decode until nothing is left; return the number of rounds."""
-        service, rounds, works, done = self.service, 0, 0, SpanSet()
-        work = service.replay(replayed) if replayed else service.next()
-        while work is not None:
-            decoded = service.decode(work)
-            rounds += decoded.rounds
-            done = done.union(decoded.plans)
-            works += 1
-            assert works < 50, "a decode does not end"
-            work = service.next(done)
-        return rounds
+        rounds = list(islice(self.service.run(replayed), 200))
+        assert len(rounds) < 200, "a decode does not end"
+        return len(rounds)
 
     def round(self) -> None:
         """Make one round, again after conflicts."""

@@ -502,9 +502,6 @@ class MemoryTable:
         version = len(self.commits)
         self.fenced |= {i: Fence(version, requested_by, before[i]) for i in app_ids}
 
-    def remove_leftovers(self, plans: Collection[Plan], epoch: int) -> None:
-        """See `DataTable.remove_leftovers`; a plan commits to this table only."""
-
     def write(self, plan: Plan, records_per_task: int) -> tuple[DataFile, ...]:
         """See `Sink.write`; each row has a separate file."""
         self.records_per_task = records_per_task
@@ -691,14 +688,6 @@ class MemoryTable:
             for (sequence, topic_id, partition), offsets in sorted(runs)
         )
 
-    def quarantined_plans(self, origin: PlanOrigin) -> Sequence[Plan]:  # noqa: ARG002  the port's
-        """See `DataLog.quarantined_plans`; a plan commits to this table only."""
-        return ()
-
-    def quarantine_ahead(self, pipeline: str, app_ids: Collection[str]) -> Mapping[str, int]:  # noqa: ARG002  the port's
-        """See `DataLog.quarantine_ahead`; a plan commits to this table only."""
-        return {}
-
     def plan_commits(self, origin: PlanOrigin) -> tuple[PlanCommit, ...]:
         return tuple(
             PlanCommit(version=version, plan=replace(self.plans[mark], origin=origin))
@@ -709,7 +698,7 @@ class MemoryTable:
     def removal_versions(self) -> Mapping[int, Sequence[int]]:
         return {sequence: list(versions) for sequence, versions in self.removed.items()}
 
-    def fences(self, pipeline: str) -> Mapping[str, Fence]:  # noqa: ARG002  the port's
+    def fences(self) -> Mapping[str, Fence]:
         return dict(self.fenced)
 
     def log_start(self) -> int:

@@ -19,7 +19,7 @@ from tidemark.bronze.backfill.service import Backfills
 from tidemark.bronze.ingest.executor import PlanExecutor
 from tidemark.bronze.ingest.planner import Planner
 from tidemark.bronze.ingest.protocols import (
-    BronzeTable,
+    DataTable,
     Sink,
     TopicLogReader,
     TopicReader,
@@ -39,8 +39,10 @@ from tidemark.ops.report.status import PipelineStatus
 from tidemark.ops.report.unfinished_work import UnfinishedWorkReader
 from tidemark.ops.report.verify import Verifier
 from tidemark.quality.publication_service import Publication
-from tidemark.silver.typed.decoder import DecodePlanner
-from tidemark.silver.typed.quarantine import DeltaQuarantine
+from tidemark.silver.typed.following import Decodes
+from tidemark.silver.typed.quarantine_index import QuarantineIndex
+from tidemark.silver.typed.schemas import SchemaStore
+from tidemark.silver.typed.tables import TypedTables
 from tidemark.spark.sessions import ApplicationSessions
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
@@ -57,8 +59,8 @@ class PortAdapters(Adapters):
     """Adapters that a test gives instead of the product's own.
 
     Attributes:
-        given: Has `spec`, `watermarks`, `log_reader`, `control`, `table` and `sink`. For a typed
-            table it also has `decoding` and `quarantine`.
+        given: Has `spec`, `watermarks`, `log_reader`, `control`, `table` and `sink`; or `spec`,
+            `control`, `decodes`, `tables` and `quarantine` for a typed table.
     """
 
     given: Any
@@ -87,7 +89,7 @@ class PortAdapters(Adapters):
         """Reads records of the topic."""
         return self.given.log_reader
 
-    def bronze(self, *, reads_only: bool = False) -> BronzeTable:  # noqa: ARG002
+    def bronze(self, *, reads_only: bool = False) -> DataTable:  # noqa: ARG002
         """Return the data table."""
         return self.given.table
 
@@ -104,22 +106,22 @@ class PortBronze(BronzePart):
 
 @dataclass(frozen=True)
 class PortTyped(TypedPart):
-    """A typed table with a given planner and a given sink."""
+    """A typed table with given decodes."""
 
     adapters: PortAdapters
 
-    @property
-    def planner(self) -> DecodePlanner:
-        """Plans the records to decode."""
-        return self.adapters.given.decoding
+    def _decodes(self, store: SchemaStore) -> Decodes:  # noqa: ARG002
+        return self.adapters.given.decodes
 
     @property
-    def quarantine(self) -> DeltaQuarantine:
+    def tables(self) -> TypedTables:
+        """Opens the table and its quarantine."""
+        return self.adapters.given.tables
+
+    @property
+    def quarantine(self) -> QuarantineIndex:
         """The quarantine of the table."""
         return self.adapters.given.quarantine
-
-    def _sink(self) -> Sink:
-        return self.adapters.given.sink
 
 
 @dataclass(frozen=True)
@@ -164,13 +166,6 @@ class Services:
         return PortPipeline(PortAdapters.over(self))
 
     @property
-    def planned_table(self: Any) -> PortBronze | PortTyped:
-        """The table over these ports."""
-        adapters = PortAdapters.over(self)
-        is_typed = adapters.spec.is_typed
-        return (PortTyped if is_typed else PortBronze)(adapters.spec, adapters)
-
-    @property
     def planner(self) -> Planner:
         """Makes plans."""
         return self.pipeline.planner
@@ -178,7 +173,7 @@ class Services:
     @property
     def ingest(self) -> PlanExecutor:
         """Executes plans."""
-        return self.planned_table.executor
+        return self.pipeline.bronze.executor
 
     @property
     def backfills(self) -> Backfills:
@@ -193,12 +188,12 @@ class Services:
     @property
     def undo(self) -> Undo:
         """Removes the rows of landed plans."""
-        return self.planned_table.repair._undo
+        return Undo(pipeline=self.pipeline.name, ports=self.pipeline.bronze.ports)
 
     @property
     def abandon(self) -> Abandon:
         """Abandons plans."""
-        return Abandon(pipeline=self.planned_table.name, ports=self.planned_table.ports)
+        return Abandon(pipeline=self.pipeline.name, ports=self.pipeline.bronze.ports)
 
     @property
     def decisions(self) -> Decisions:
@@ -208,7 +203,7 @@ class Services:
     @property
     def repair(self) -> Repair:
         """Repairs the control table from the data table."""
-        return Repair(spec=self.planned_table.spec, ports=self.planned_table.ports)
+        return Repair(spec=self.pipeline.spec, ports=self.pipeline.bronze.ports)
 
     @property
     def verify(self) -> Verifier:
@@ -247,7 +242,7 @@ class Services:
 
 
 def with_ports(service: _Service, **changes: Any) -> _Service:
-    """Return a service with other ports, also in its source, or with another sink."""
+    """Return a service with other ports or another sink."""
     found = cast("Any", service)
     if "sink" in changes:
         found = replace(found, sink=changes.pop("sink"))
@@ -255,9 +250,6 @@ def with_ports(service: _Service, **changes: Any) -> _Service:
         if name in changes:
             changes[f"open_{name}"] = partial(_returned, changes.pop(name))
     found = replace(found, ports=replace(found.ports, **changes))
-    if hasattr(found, "source"):
-        source = replace(found.source, ports=replace(found.source.ports, **changes))
-        found = replace(found, source=source)
     return cast("_Service", found)
 
 

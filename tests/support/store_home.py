@@ -35,9 +35,10 @@ from tidemark.app.app import App
 from tidemark.app.connections import LOCAL_CONNECTION, connection_variable, kafka_connection
 from tidemark.app.engines import Engines
 from tidemark.app.run import execute
-from tidemark.bronze.ingest.landed_log import LandedLog
 from tidemark.bronze.ingest.spark_sink import SparkSink
+from tidemark.core.decode_work import DecodeRequest
 from tidemark.core.errors import ExitCode
+from tidemark.core.following import Batch
 from tidemark.core.offsets import SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
@@ -46,7 +47,6 @@ from tidemark.delta.columns import BRONZE_SCHEMA
 from tidemark.delta.conditional_writes import _proof
 from tidemark.delta.log_copies import forget_copies
 from tidemark.delta.storage import folder_of
-from tidemark.delta.table_io import newest_table
 from tidemark.silver.typed.spark_decoder import SparkDecoder
 from tidemark.silver.upsert.spark import SparkMerger
 from tidemark.spark.engine import JobRun, Submit
@@ -116,7 +116,7 @@ class _StoreApp(App):
         return _NoEngine(self.layout, self.environ)
 
     def wrap_adapter(self, name: str, part: _Part, /) -> _Part:
-        reads_topic = name in ("watermarks", "log_reader") and not isinstance(part, LandedLog)
+        reads_topic = name in ("watermarks", "log_reader")
         return cast("_Part", self.kafka) if reads_topic else part
 
 
@@ -219,7 +219,7 @@ class StoreHome:
             patch.object(App, "from_environment", self._app),
             patch("tidemark.cli.engine.run", _run),
             patch.object(SparkSink, "_write_with_spark", stand_ins.land),
-            patch.object(SparkDecoder, "_bronze_rows", stand_ins.bronze_rows),
+            patch.object(SparkDecoder, "_rows_of", stand_ins.rows_of),
             patch.object(SparkDecoder, "_decoded", stand_ins.decoded),
             patch.object(SparkDecoder, "_write_typed", stand_ins.write_typed),
             patch.object(SparkMerger, "_merge_in_transaction", stand_ins.merge),
@@ -285,27 +285,24 @@ class _StandIns:
                     ]
                     _write(sink._uri, name, rows, pa.schema(BRONZE_SCHEMA.to_arrow()))
 
-        def bronze_rows(decoder: SparkDecoder, plan: Plan) -> Plan:
-            newest_table(decoder._bronze).version()
-            return plan
+        def rows_of(_: SparkDecoder, request: DecodeRequest) -> Any:
+            return SimpleNamespace(request=request, sequence=1, frame=None)
 
-        def decoded(_: SparkDecoder, rows: Any, *__: object, **___: object) -> Plan:
-            plan: Plan = rows.frame
-            return plan
+        def decoded(_: SparkDecoder, rows: Any, *__: object, **___: object) -> DecodeRequest:
+            request: DecodeRequest = rows.request
+            return request
 
-        def write_typed(decoder: SparkDecoder, plan: Plan, place: str) -> tuple[int, int, int]:
+        def write_typed(
+            decoder: SparkDecoder, request: DecodeRequest, place: str
+        ) -> tuple[int, int, int]:
             with counted():
+                bronze = DeltaTable(decoder._bronze, request.version)
                 rows = [
-                    {
-                        **row,
-                        "key": row["key"].decode(),
-                        "value": row["value"].decode(),
-                        "plan_sequence": plan.sequence,
-                    }
-                    for row in pa.table(DeltaTable(decoder._bronze).scan()).to_pylist()
-                    if any(
-                        span.start <= row["offset"] < span.end
-                        for span in plan.spans().get(row["partition"], ())
+                    {**row, "key": row["key"].decode(), "value": row["value"].decode()}
+                    for row in pa.table(bronze.scan()).to_pylist()
+                    if row["offset"]
+                    in request.offsets.get(Batch(row["plan_sequence"], row["topic_id"]), {}).get(
+                        row["partition"], SpanSet()
                     )
                 ]
                 schema = pa.schema(DeltaTable(decoder._typed).schema().to_arrow())
@@ -333,7 +330,7 @@ class _StandIns:
                     ),
                 )
 
-        self.land, self.bronze_rows, self.decoded = land, bronze_rows, decoded
+        self.land, self.rows_of, self.decoded = land, rows_of, decoded
         self.write_typed, self.merge = write_typed, merge
 
 

@@ -14,34 +14,32 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable
 
 from tests.support import services
 from tests.support.file_lake import FileLake, Headers
-from tests.support.services import NOW, PortAdapters, PortTyped, Services
+from tests.support.services import NOW, PortAdapters, PortTyped
 from tidemark.app.silver import TypedPart
-from tidemark.bronze.ingest.landed_log import LandedLog
 from tidemark.core.datafile import DataFile, plan_folder
-from tidemark.core.decode_work import DecodeRequest
-from tidemark.core.following import Batch
+from tidemark.core.decode_work import Decoded, DecodeRequest
+from tidemark.core.following import Batch, places_of
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
+from tidemark.core.publication import PublishRule
 from tidemark.delta.control_table import DeltaControlTable
 from tidemark.delta.data_table import DeltaDataTable
+from tidemark.delta.noted_commits import NotedTable
 from tidemark.delta.storage import folder_of
 from tidemark.ops.report.verify_typed import TypedVerifier
-from tidemark.silver.typed.columns import (
-    INDEX_SCHEMA,
-    QUARANTINE_SCHEMA,
-    typed_table_of_any_columns,
-)
-from tidemark.silver.typed.decoder import DecodePlanner, HiddenOffsets
+from tidemark.silver.typed.columns import INDEX_SCHEMA, typed_table_of_any_columns
+from tidemark.silver.typed.followed_tables import NOTE, Decoder, FollowPorts
+from tidemark.silver.typed.following import Decodes
 from tidemark.silver.typed.framed_table import FramedBronzeTable
-from tidemark.silver.typed.quarantine import DeltaQuarantine, TypedTablePair
-from tidemark.silver.typed.replay_preview import DecodeResult
+from tidemark.silver.typed.quarantine_index import QuarantineIndex
+from tidemark.silver.typed.replay_preview import DecodeResult, offsets_of
 from tidemark.silver.typed.schema_table import DeltaSchemaStore
 from tidemark.silver.typed.schemas import SchemaRegistry, SchemaResolver
-from tidemark.silver.typed.state import TypedState
+from tidemark.silver.typed.state import FollowState, TypedState
 from tidemark.silver.typed.tables import TypedTables
 from tidemark.spark import parquet
 from tidemark.spark.sessions import ApplicationSessions
@@ -55,20 +53,9 @@ Patch: TypeAlias = Callable[[type, str, Callable[..., Any]], None]
 
 @dataclass
 class FileDecoder:
-    """Decodes bronze rows of a plan into new folders of the typed table and the quarantine."""
+    """Decodes bronze rows into new folders of the typed table and the quarantine."""
 
     lake: TypedLake
-
-    def write(self, plan: Plan, records_per_task: int) -> Sequence[DataFile]:  # noqa: ARG002
-        own = {"plan_sequence": plan.sequence}
-        rows = pa.table(DeltaTable(self.lake.bronze.uri).scan()).to_pylist()
-        here = [
-            {**row, **own}
-            for row in rows
-            if row["topic_id"] == plan.topic_id
-            and row["offset"] in plan.spans().get(row["partition"], SpanSet())
-        ]
-        return self._decode(here, QUARANTINE_SCHEMA)
 
     def decode(self, request: DecodeRequest) -> Sequence[DataFile]:
         """Decode as `SparkDecoder.decode`."""
@@ -81,9 +68,9 @@ class FileDecoder:
                 row["partition"], SpanSet()
             )
         ]
-        return self._decode(here, INDEX_SCHEMA) if here else []
+        return self._files(here) if here else []
 
-    def _decode(self, rows: Sequence[dict[str, Any]], kept_columns: Schema) -> Sequence[DataFile]:
+    def _files(self, rows: Sequence[dict[str, Any]]) -> Sequence[DataFile]:
         lake, good, bad = self.lake, [], []
         for row in rows:
             if row["partition"] in lake.broken_in and row["offset"] in lake.broken:
@@ -98,16 +85,19 @@ class FileDecoder:
         folder = plan_folder(min((row["plan_sequence"] for row in rows), default=0), uuid4())
         made = self._written(lake.typed_uri, folder, good, schema)
         quarantine = lake.root / lake.decode.quarantine_target
-        kept = self._written(quarantine, folder, bad, pa.schema(kept_columns.to_arrow()))
+        kept = self._written(quarantine, folder, bad, pa.schema(INDEX_SCHEMA.to_arrow()))
         return [*made, *(replace(file, quarantined=True) for file in kept)]
 
-    def count(self, plan: Plan, columns: Mapping[Part, FieldType]) -> Counter[DecodeResult]:  # noqa: ARG002
-        """Return the number of a plan's records that can or cannot be decoded. Writes nothing."""
+    def count(
+        self,
+        request: DecodeRequest,
+        columns: Mapping[Part, FieldType],  # noqa: ARG002
+    ) -> Counter[DecodeResult]:
+        """Return the number of records that can or cannot be decoded. Writes nothing."""
         lake, results = self.lake, Counter[DecodeResult]()
-        for partition, spans in plan.spans().items():
-            for offset in (each for span in spans for each in range(span.start, span.end)):
-                is_broken = partition in lake.broken_in and offset in lake.broken
-                results[DecodeResult.of("malformed" if is_broken else None, "value", None)] += 1
+        for _, partition, offset in places_of(request.offsets):
+            is_broken = partition in lake.broken_in and offset in lake.broken
+            results[DecodeResult.of("malformed" if is_broken else None, "value", None)] += 1
         return results
 
     def _decoded(self, payload: bytes | None) -> dict[str, Any]:
@@ -159,8 +149,8 @@ DECODE = DecodeSpec(
 
 
 @dataclass
-class TypedLake(Services):
-    """A bronze pipeline over two partitions, and the pipeline of its typed table.
+class TypedLake:
+    """A bronze pipeline over two partitions, and its typed table.
 
     Attributes:
         root: Folder of the lakehouse.
@@ -168,8 +158,9 @@ class TypedLake(Services):
         broken_in: Partitions of these values.
         rules: Broken rules, by offset of partition 0.
         decode: Spec of the typed table.
+        publish: Which landed offsets are decoded.
+        most: Maximum number of offsets of a round.
         registry: The schema registry, if the format needs one.
-        hidden: Returns the landed offsets that are not decoded.
     """
 
     root: Path
@@ -177,8 +168,9 @@ class TypedLake(Services):
     broken_in: Collection[int] = (0,)
     rules: Mapping[int, str] = field(default_factory=dict)
     decode: DecodeSpec = DECODE
+    publish: PublishRule = PublishRule.ALWAYS
+    most: int = 10_000
     registry: SchemaRegistry | None = None
-    hidden: Callable[[], HiddenOffsets] = HiddenOffsets
     bronze: FileLake = field(init=False)
 
     def __post_init__(self) -> None:
@@ -197,13 +189,19 @@ class TypedLake(Services):
         return other
 
     @property
+    def pipeline_spec(self) -> PipelineSpec:
+        """The pipeline."""
+        decode = replace(self.decode, publish=self.publish)
+        return replace(self.bronze.spec, decode=decode, records_per_chunk=self.most)
+
+    @property
     def spec(self) -> PipelineSpec:
         """The pipeline of the typed table."""
-        return replace(self.bronze.spec, decode=self.decode).typed_spec()
+        return self.pipeline_spec.typed_spec()
 
     @property
     def control(self) -> DeltaControlTable:
-        """The control table of both pipelines."""
+        """The control table."""
         return self.bronze.control
 
     @property
@@ -224,46 +222,57 @@ class TypedLake(Services):
             quarantine_uri=str(self.quarantine_uri),
             decode=self.decode,
             pipeline=self.spec.name,
-            control=self.control,
-            now=lambda: services.NOW,
         )
 
     @property
-    def quarantine(self) -> DeltaQuarantine:
+    def part(self) -> PortTyped:
+        """The product's typed table over these tables."""
+        return PortTyped(self.spec, replace(PortAdapters.over(self), spec=self.pipeline_spec))
+
+    @property
+    def table(self) -> DeltaDataTable:
+        """The bronze table."""
+        return self.bronze.table
+
+    @property
+    def quarantine(self) -> QuarantineIndex:
         """The quarantine table."""
-        return self.tables.quarantine(self.typed)
+        return QuarantineIndex(str(self.quarantine_uri))
 
     @property
     def typed(self) -> DeltaDataTable:
-        """The typed table without its quarantine."""
+        """The typed table."""
         return self.tables.typed()
 
     @property
-    def table(self) -> TypedTablePair:
-        """The typed table with its quarantine."""
-        return self.tables.pair(self.typed)
-
-    def grown(self, columns: Mapping[Part, FieldType]) -> DeltaDataTable:
-        """Return the typed table with further columns."""
-        return self.tables.typed(columns)
-
-    @property
-    def decoding(self) -> DecodePlanner:
-        """Plans the decoding."""
-        return DecodePlanner(
-            spec=self.spec,
-            decode=self.decode,
+    def ports(self) -> FollowPorts:
+        """The ports of the decodes."""
+        return FollowPorts(
             control=self.control,
             bronze=self.bronze.table,
-            table=self.table,
+            bronze_rows=NotedTable(str(self.bronze.uri), NOTE),
+            typed=NotedTable(str(self.typed_uri), NOTE, owner=self.spec.name),
+            index=self.quarantine,
+            prepare=self.tables.prepare,
+            check=self.tables.check,
             schemas=self.schemas,
+            open_decoder=lambda: self.decoder,
             now=lambda: services.NOW,
-            hidden=self.hidden,
         )
+
+    @property
+    def decoder(self) -> Decoder:
+        """Decodes rows of the bronze table."""
+        return FileDecoder(self)
+
+    @property
+    def decodes(self) -> Decodes:
+        """Decodes the bronze table."""
+        return Decodes(spec=self.spec, ports=self.ports)
 
     def state(self) -> TypedState:
         """Return the state of the typed table and of its quarantine."""
-        return PortTyped(self.spec, PortAdapters.over(self)).state()
+        return self.part.state()
 
     @property
     def schemas(self) -> SchemaResolver:
@@ -274,27 +283,12 @@ class TypedLake(Services):
             open_registry=self._registry,
             store=DeltaSchemaStore(str(self.root / "schemas"), self.decode.registry, lambda: NOW),
             bronze=FramedBronzeTable(str(self.bronze.uri)),
-            table=self.table,
+            table=self.tables,
         )
 
     def _registry(self) -> SchemaRegistry:
         assert self.registry is not None
         return self.registry
-
-    @property
-    def watermarks(self) -> LandedLog:
-        """Reads watermarks of the bronze table."""
-        return self.decoding.bronze_log
-
-    @property
-    def log_reader(self) -> LandedLog:
-        """Reads rows of the bronze table."""
-        return self.decoding.bronze_log
-
-    @property
-    def sink(self) -> FileDecoder:
-        """Decodes without Spark."""
-        return FileDecoder(self)
 
     @property
     def verifier(self) -> TypedVerifier:
@@ -304,18 +298,14 @@ class TypedLake(Services):
             decode=self.decode,
             bronze=self.bronze.table,
             typed=typed_table_of_any_columns(str(self.typed_uri)),
-            entries=lambda: self.quarantine.open_entries(),
-            progress=lambda: self.decoding.progress(),
+            entries=self.tables.entries(),
+            progress=self.decodes.progress,
             schemas=self.schemas.store,
         )
 
     def run(self) -> list[int]:
-        """Decode all missing records, and return the plan numbers."""
-        done = []
-        while (plan := self.decoding.plan().plan) is not None:
-            self.ingest.execute(plan.sequence)
-            done.append(plan.sequence)
-        return done
+        """Decode all missing records, and return the numbers of the decoded plans."""
+        return sum(self.decodes.run(), Decoded()).plans.numbers()
 
     def land_and_run(self, count: int, *broken: int) -> list[int]:
         """Land records in partition 0, and decode them; the ones at these offsets fail."""
@@ -323,12 +313,14 @@ class TypedLake(Services):
         self.broken = set(broken)
         return self.run()
 
-    def replay(self, *spans: Span) -> Plan:
+    def replay(self, *spans: Span) -> Decoded:
         """Decode quarantined offsets of partition 0 again."""
-        plan = self.decoding.replay("id-1", {0: SpanSet.of(spans)}).plan
-        assert plan is not None
-        self.ingest.execute(plan.sequence)
-        return plan
+        found = [
+            each
+            for each in self.quarantine.records()
+            if each.partition == 0 and each.offset in SpanSet.of(spans)
+        ]
+        return sum(self.decodes.run(offsets_of(found)), Decoded())
 
     def land_values(
         self,
@@ -350,13 +342,8 @@ class TypedLake(Services):
         return sorted((row["partition"], row["offset"], row.get("value")) for row in rows)
 
     def quarantined(self) -> list[tuple[int, int]]:
-        """Return partition and offset of every open record of the quarantine."""
+        """Return partition and offset of every record in quarantine."""
         return [(each.partition, each.offset) for each in self.quarantine.records()]
-
-    def in_quarantine_table(self) -> list[tuple[int, int]]:
-        """Return partition and offset of all open rows of the quarantine, landed or not."""
-        rows = pa.table(DeltaTable(self.quarantine_uri).scan()).to_pylist()
-        return sorted((row["partition"], row["offset"]) for row in rows if row["closed_by"] is None)
 
     def check_rows(self, when: str = "") -> None:
         """Check that each bronze row is decoded once or quarantined once."""
@@ -364,15 +351,11 @@ class TypedLake(Services):
         assert sorted([*decoded, *self.quarantined()]) == self.bronze.rows(), when
 
     def check(self) -> None:
-        """Check that each bronze row is in one of both tables once, and in the ledger."""
+        """Check that each bronze row is in one of both tables once, and that nothing is left."""
         self.check_rows()
         self.verifier.verify().check()
-        bronze = self.control.summary("events")
-        ledger = self.control.summary(self.spec.name)
-        assert ledger.landed == bronze.landed
-        assert ledger.records == bronze.records
-        assert ledger.open_plans() == []
-        assert self.quarantine.count_open() == len(self.quarantined())
+        assert self.decodes.next() is None
+        assert self.decodes.state() == FollowState()
 
 
 def home_typed_lake(home: Path, decode: str = "value: {format: string}") -> TypedLake:
@@ -387,5 +370,5 @@ def home_typed_lake(home: Path, decode: str = "value: {format: string}") -> Type
 
 def decode_with_files(lake: TypedLake, patch: Patch = setattr) -> None:
     """Let the decodes of this process write files as `lake` does, without Spark."""
-    patch(TypedPart, "_sink", lambda _: lake.sink)
+    patch(TypedPart, "_spark_decoder", lambda _part, _store: FileDecoder(lake))
     patch(ApplicationSessions, "plans_at_once", lambda _: 1)

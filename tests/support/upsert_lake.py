@@ -1,4 +1,4 @@
-"""A typed table and its upsert table on real tables; Spark merges."""
+"""A typed table and its upsert table on real tables."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tests.support.typed_lake import DECODE, TypedLake
+from tidemark.delta.noted_commits import NotedTable
+from tidemark.silver.typed.followed_tables import NOTE
 from tidemark.silver.upsert.service import Merger, Upserts
 from tidemark.silver.upsert.spark import SparkMerger
 from tidemark.silver.upsert.table import DeltaUpsertTable
@@ -43,7 +45,7 @@ class UpsertLake(TypedLake):
     """A typed table and its upsert table.
 
     Attributes:
-        spark: The session that merges; None for a subclass that merges without Spark.
+        spark: The session that merges; None to merge without Spark.
         deletes: What a deletion does to the row of its key.
         envelope: The form of values.
         flattens: Whether the fields of values are columns.
@@ -73,7 +75,8 @@ class UpsertLake(TypedLake):
             spec=self.spec,
             upsert=self.upsert,
             control=self.control,
-            typed=self.table,
+            typed=NotedTable(str(self.typed_uri), NOTE, owner=self.spec.name),
+            columns=self.tables.columns,
             table=table,
         )
 
@@ -89,9 +92,12 @@ class UpsertLake(TypedLake):
 
     @property
     def merger(self) -> Merger:
-        """Executes merges with Spark."""
+        """Executes merges, with Spark if there is a session."""
+        from tests.support.file_merger import FileMerger
+
         session = self.spark
-        assert session is not None
+        if session is None:
+            return FileMerger(self)
         return SparkMerger(lambda: session, str(self.typed_uri), str(self.upsert_uri), self.upsert)
 
     def merge(self) -> MergePlan | None:

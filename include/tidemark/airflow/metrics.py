@@ -24,10 +24,11 @@ JOB_DURATION = "tidemark.job.duration"
 
 
 def count_landed(outcomes: Outcomes) -> None:
-    """Count the records of the plans that this task has landed, not those that landed before."""
+    """Count the records that this task has landed or decoded, not those that landed before."""
     for record in outcomes.records:
-        if record.get("wrote"):
-            kind = PipelineKind.TYPED if "plans" in record else PipelineKind.LIVE
+        is_decode = "quarantined" in record
+        if record.get("wrote") or is_decode:
+            kind = PipelineKind.TYPED if is_decode else PipelineKind.LIVE
             table = str(PipelineRef(record["pipeline"]).of_kind(kind))
             for value, name in COUNTERS.items():
                 if value in record:

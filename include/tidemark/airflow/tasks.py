@@ -245,6 +245,7 @@ def check_run(
 
 def decode_run(spark: JobOperator, pipelines: Sequence[str]) -> Outcomes:
     """Decode published records of this and earlier runs until none are left."""
+    # Names of typed tables, because a decode needs no connection to Kafka.
     return spark.on(*_tables(pipelines, PipelineKind.TYPED)).decode()
 
 

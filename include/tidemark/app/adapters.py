@@ -18,10 +18,10 @@ from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
 
 if TYPE_CHECKING:
-    from tidemark.bronze.ingest.ports import TopicPorts
+    from tidemark.bronze.ingest.ports import Ports
     from tidemark.bronze.ingest.protocols import (
-        BronzeTable,
         ControlTable,
+        DataTable,
         TopicLogReader,
         TopicReader,
     )
@@ -74,7 +74,7 @@ class Adapters:
         """Return the location of a table."""
         return self.layout.data_table(target)
 
-    def bronze(self, *, reads_only: bool = False) -> BronzeTable:
+    def bronze(self, *, reads_only: bool = False) -> DataTable:
         """Return the bronze table, without Spark.
 
         Args:
@@ -86,11 +86,11 @@ class Adapters:
         table = DeltaDataTable(self.uri(self.spec.target), reads_only=reads_only)
         return self.wrap("table", table)
 
-    def topic_ports(self, *, reads_only: bool = False) -> TopicPorts:
+    def topic_ports(self, *, reads_only: bool = False) -> Ports:
         """Return the ports of the bronze table; see `bronze`."""
-        from tidemark.bronze.ingest.ports import TopicPorts
+        from tidemark.bronze.ingest.ports import Ports
 
-        return TopicPorts(
+        return Ports(
             control=self.control,
             table=self.bronze(reads_only=reads_only),
             open_watermarks=cache(lambda: self.watermarks),

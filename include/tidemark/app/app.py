@@ -36,7 +36,6 @@ from tidemark.spec.targets import CREDENTIALS, WITHOUT_CREDENTIALS, has_credenti
 
 if TYPE_CHECKING:
     from tidemark.app.pipeline import Pipeline
-    from tidemark.app.tables import PlannedTable
     from tidemark.bronze.ingest.protocols import ControlTable
     from tidemark.delta.control_repair import DeltaControlRepair
     from tidemark.kafka.topics import KafkaTopics
@@ -131,11 +130,6 @@ class App:
         """Return the pipeline of one of its tables, such as `prices` of `prices@typed`."""
         return self.pipeline(self.spec(ref).ref.live, sessions)
 
-    def table(self, ref: PipelineRef | str) -> PlannedTable:
-        """Return the bronze table of `prices`, or the typed table of `prices@typed`."""
-        is_typed = self.spec(ref).is_typed
-        return self.pipeline_of(ref).typed if is_typed else self.pipeline(ref).bronze
-
     def table_version(self, ref: PipelineRef | str) -> int:
         """Return the newest version of a table; -1 if it does not exist."""
         from tidemark.delta.data_table import DeltaDataTable
@@ -164,7 +158,7 @@ class App:
             case PipelineKind.UPSERT:
                 return live.upsert_spec()
             case PipelineKind.QUARANTINE:
-                rule = "a table with its own plans; NAME@quarantine belongs to NAME@typed"
+                rule = "NAME, NAME@typed or NAME@upsert"
                 raise InvalidReference.of_name(rule=rule, seen=repr(str(ref)))
 
     @property
@@ -185,7 +179,7 @@ class App:
         return load_specs(self.specs_path, self.layout, self.recorded_pipelines, self.table_owner)
 
     def recorded_pipelines(self) -> list[str]:
-        """Return the texts of all pipelines in the control table, such as `prices@typed`."""
+        """Return the names of all pipelines in the control table."""
         from tidemark.sql.tables import recorded_pipelines
 
         return recorded_pipelines(self.layout.control_table)
@@ -248,7 +242,7 @@ class App:
         tables = []
         for spec in map(self.spec, pipelines or self.specs):
             tables.append(spec.name)
-            if spec.decode and spec.reads_kafka:
+            if spec.decode:
                 kinds = [PipelineKind.TYPED, PipelineKind.QUARANTINE]
                 kinds += [PipelineKind.UPSERT] if spec.has_upsert else []
                 tables += [str(spec.ref.of_kind(kind)) for kind in kinds]

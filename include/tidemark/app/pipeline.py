@@ -14,15 +14,15 @@ they need them: planning never loads Spark.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tidemark.app.adapters import Adapters
 from tidemark.app.offsets import OffsetsPart
-from tidemark.app.repair import BronzeRepairPart
+from tidemark.app.repair import RepairPart
 from tidemark.app.report import ReportPart
 from tidemark.app.silver import TypedPart, UpsertPart
-from tidemark.app.tables import BronzePart, PlannedTable
+from tidemark.app.tables import BronzePart
 from tidemark.bronze.backfill.service import Backfills
 from tidemark.bronze.ingest.executor import ExecutionResult
 from tidemark.bronze.ingest.planner import Planner, PlanResult
@@ -110,7 +110,7 @@ class Pipeline:
         return UpsertPart(self.typed)
 
     @property
-    def repair(self) -> BronzeRepairPart:
+    def repair(self) -> RepairPart:
         """Repairs of the bronze table, and decisions of operators about the topic."""
         return self.bronze.repair
 
@@ -158,25 +158,23 @@ class Pipeline:
 
         spec, adapters = self.spec, self.adapters
         if kind is PipelineKind.UPSERT:
-            upsert = spec.upsert_spec()
-            maintained = DeltaMaintainedTable(adapters.uri(upsert.target), upsert.name)
-            # No process waits for its files: a failed merge writes new ones.
-            table = adapters.wrap("maintenance", maintained)
-            return Maintenance(name=upsert.name, table=table, now=adapters.now)
-        planned: PlannedTable = self.bronze
-        if kind is not PipelineKind.LIVE:
-            planned = self.typed
-        target = planned.spec.target
+            table = spec.upsert_spec()
+        else:
+            table = spec if kind is PipelineKind.LIVE else spec.typed_spec()
+        target = table.target
         if kind is PipelineKind.QUARANTINE:
             target = spec.decoding().quarantine_target
-        maintained = DeltaMaintainedTable(adapters.uri(target), planned.name)
-        return Maintenance(
+        maintained = DeltaMaintainedTable(adapters.uri(target), table.name)
+        maintenance = Maintenance(
             name=str(spec.ref.of_kind(kind)),
             table=adapters.wrap("maintenance", maintained),
-            finished_plans=lambda: finished_plans(
-                adapters.control, planned.name, planned.ports.table
-            ),
             now=adapters.now,
+        )
+        if kind is not PipelineKind.LIVE:
+            return maintenance
+        bronze = self.bronze.ports.table
+        return replace(
+            maintenance, finished_plans=lambda: finished_plans(adapters.control, spec.name, bronze)
         )
 
     def masked_columns(self) -> Collection[str]:

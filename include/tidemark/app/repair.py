@@ -1,12 +1,11 @@
-"""Repairs of a table, and decisions of operators about a topic."""
+"""Repairs of a bronze table, and decisions of operators about its topic."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from tidemark.bronze.ingest.ports import Ports, TopicPorts
+from tidemark.bronze.ingest.ports import Ports
 from tidemark.bronze.repair.abandon import Abandon
 from tidemark.bronze.repair.decisions import Decisions
 from tidemark.bronze.repair.rewind import Repair
@@ -16,25 +15,18 @@ from tidemark.core.events import LossAccepted, RecreationAccepted
 from tidemark.core.plan import Plan
 from tidemark.spec.model import PipelineSpec
 
-if TYPE_CHECKING:
-    from tidemark.delta.deduplication import DeduplicationResult
-
 
 @dataclass(frozen=True)
 class RepairPart:
-    """The repairs of a table with plans. They need no JVM.
+    """The repairs of a bronze table, and the decisions about its topic. They need no JVM.
 
     Attributes:
-        spec: The spec of the table.
+        spec: The spec of the pipeline.
         ports: The ports of the table.
-        uri: The location of the table.
-        check_source: As in `Undo`.
     """
 
     spec: PipelineSpec
     ports: Ports
-    uri: str
-    check_source: Callable[[], None] = lambda: None
 
     def abandon(
         self,
@@ -59,9 +51,8 @@ class RepairPart:
         dry_run: bool = False,
     ) -> UndoResult:
         """Remove the rows of a landed plan; its offsets can be read again. See `Undo.undo`."""
-        return self._undo.undo(
-            sequence, requested_by, reason, allow_loss=allow_loss, dry_run=dry_run
-        )
+        service = Undo(pipeline=self.spec.name, ports=self.ports)
+        return service.undo(sequence, requested_by, reason, allow_loss=allow_loss, dry_run=dry_run)
 
     def rewind(self, requested_by: str, reason: str, *, dry_run: bool = False) -> Differences:
         """Record as unread the offsets whose rows the table has lost. See `Repair.rewind`."""
@@ -72,32 +63,6 @@ class RepairPart:
         """Rebuild the control table from the table. See `Repair.rebuild`."""
         service = Repair(spec=self.spec, ports=self.ports)
         return service.rebuild(requested_by, reason, dry_run=dry_run)
-
-    def deduplicate(self, *, dry_run: bool = False) -> DeduplicationResult:
-        """Remove copies of rows from the table. Does not read its source."""
-        from tidemark.delta.deduplication import Deduplication
-
-        return Deduplication(self.uri, self.spec.name).run(dry_run=dry_run)
-
-    @property
-    def _undo(self) -> Undo:
-        return Undo(
-            pipeline=self.spec.name,
-            ports=self.ports,
-            asks_kafka=self.spec.reads_kafka,
-            check_source=self.check_source,
-        )
-
-
-@dataclass(frozen=True)
-class BronzeRepairPart(RepairPart):
-    """The repairs of a bronze table, and the decisions of operators about its topic.
-
-    Attributes:
-        ports: The ports of the table.
-    """
-
-    ports: TopicPorts
 
     def accept_loss(
         self, partitions: Collection[int], requested_by: str, reason: str, *, dry_run: bool = False

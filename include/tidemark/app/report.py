@@ -56,9 +56,7 @@ class ReportPart:
         return CoverageReader(
             spec=self.adapters.spec,
             ports=ports,
-            quarantined=lambda topic_id, within: quarantine.open_spans(
-                topic_id, MOST_SPANS, within
-            ),
+            quarantined=lambda topic_id, within: quarantine.spans(topic_id, MOST_SPANS, within),
         )
 
     @property
@@ -80,7 +78,6 @@ class ReportPart:
             decoded=None
             if typed is None
             else DecodedTables(
-                pipeline=typed.name,
                 typed=typed.tables.typed(),
                 quarantine=typed.quarantine,
                 flattens=typed.tables.decode.flattens,

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tidemark.app.repair import RepairPart
-from tidemark.app.tables import BronzePart, PlannedTable
-from tidemark.bronze.ingest.ports import Ports
-from tidemark.bronze.ingest.protocols import PlanSource, Sink
-from tidemark.core.offsets import intersection_by_partition, size_of
+from tidemark.app.adapters import Adapters
+from tidemark.app.tables import BronzePart
+from tidemark.core.decode_work import Decoded
+from tidemark.core.errors import TidemarkError
+from tidemark.core.following import Batch, BatchOffsets
+from tidemark.core.offsets import size_of
+from tidemark.core.parallel import result_or_error
 from tidemark.core.plan import Plan
 from tidemark.core.publication import PublishRule
 from tidemark.core.record import LogRecord
-from tidemark.silver.typed.clearing import ClearedTable, TypedClearing
-from tidemark.silver.typed.decoder import DecodePlanner, HiddenOffsets
-from tidemark.silver.typed.decoding import DecodeReport, Decoding, ReplayedOffsets
+from tidemark.delta.errors import ControlConflict
+from tidemark.delta.noted_commits import NotedTable, NotedVersion
+from tidemark.delta.opened_tables import tables_opened_once
+from tidemark.quality.publication_service import HiddenOffsets
+from tidemark.silver.typed.followed_tables import NOTE, FollowPorts
+from tidemark.silver.typed.following import ClearedTable, Decodes
+from tidemark.silver.typed.quarantine_index import QuarantineIndex
 from tidemark.silver.typed.quarantine_record import QuarantinedRecord, with_bronze_rows
 from tidemark.silver.typed.schemas import (
     DraftSchemas,
@@ -25,59 +32,73 @@ from tidemark.silver.typed.schemas import (
     SchemaResolver,
     SchemaStore,
 )
-from tidemark.silver.typed.source import PublishedSource
-from tidemark.silver.typed.state import DecodeBacklog, TypedState
+from tidemark.silver.typed.state import DecodeBacklog, FollowState, TypedState, decodable_since
+from tidemark.silver.typed.tables import TypedTables
 from tidemark.silver.upsert.service import Upserts
 from tidemark.spec.decode import DecodeSpec, Part
+from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import Replay
 from tidemark.spec.upsert import MergePlan
 
 if TYPE_CHECKING:
     from tidemark.delta.data_table import DeltaDataTable
     from tidemark.ops.report.verify_typed import TypedVerifier
-    from tidemark.silver.typed.quarantine import DeltaQuarantine, TypedTablePair
     from tidemark.silver.typed.replay_preview import ReplayPreview
     from tidemark.silver.typed.spark_decoder import SparkDecoder
-    from tidemark.silver.typed.tables import TypedTables
     from tidemark.silver.typed.unnamed import UnnamedFields
 
 
 @dataclass(frozen=True)
-class TypedPart(PlannedTable):
-    """The typed table of a pipeline, whose source is the bronze table."""
+class TypedPart:
+    """The typed table of a pipeline, which follows the bronze table.
+
+    Attributes:
+        spec: The spec of the typed table.
+        adapters: The adapters of the pipeline.
+    """
+
+    spec: PipelineSpec
+    adapters: Adapters
+
+    @property
+    def name(self) -> str:
+        """The name of the table, such as `prices@typed`."""
+        return self.spec.name
 
     def prepare_decode(self, replay: Replay | None = None) -> bool:
-        """Take the steps of a decode that need no Spark; return whether records are left for Spark.
+        """Do the work of a decode that needs no Spark; return whether records are left for Spark.
 
         Args:
             replay: Records in quarantine to decode again first; None for no replay.
 
         Raises:
-            SchemaConflict, RegistryUnavailable and so on: The decode would raise the error.
+            SchemaConflict, RegistryUnavailable and so on: See `Decodes.next`.
         """
-        return self._decoding.prepare(self._offsets(replay))
+        return self.decodes.prepare(self._offsets(replay))
 
-    def decode(self, replay: Replay | None = None) -> DecodeReport:
-        """Decode with Spark until no records are left. Finishes an interrupted decode first.
+    def decode(self, replay: Replay | None = None) -> Decoded:
+        """Decode with Spark until no records are left.
 
         Args:
             replay: As for `prepare_decode`.
         """
-        return DecodeReport.total(self.decode_rounds(replay))
+        return sum(self.decode_rounds(replay), Decoded())
 
-    def decode_rounds(self, replay: Replay | None = None) -> Iterator[DecodeReport]:
-        """Decode as `decode`, and yield a report about each plan that has landed."""
-        return self._decoding.run(self._offsets(replay))
+    def decode_rounds(self, replay: Replay | None = None) -> Iterator[Decoded]:
+        """Decode as `decode`, and yield the changes of each round after its commits."""
+        return self.decodes.run(self._offsets(replay))
 
     def preview_replay(self, replay: Replay) -> ReplayPreview:
-        """Decode open records in quarantine with the current spec and Spark. Writes nothing."""
-        from tidemark.silver.typed.replay_preview import preview
+        """Decode records in quarantine with the current spec and Spark. Writes nothing."""
+        from tidemark.silver.typed.replay_preview import ReplayPreview, offsets_of
 
-        schemas = DraftSchemas(self._schema_store())
-        return preview(self.replayed(replay), self._planner(schemas), self._spark_decoder(schemas))
+        schemas, records = DraftSchemas(self._schema_store()), self.replayed(replay)
+        draft = self._decodes(schemas).draft(offsets_of(records))
+        results = self._spark_decoder(schemas).count(*draft) if draft else Counter()
+        return ReplayPreview(records=len(records), results=results)
 
     def replayed(self, replay: Replay) -> list[QuarantinedRecord]:
-        """Return the open records of a replay."""
+        """Return the records of a replay."""
         from tidemark.silver.typed.replay_preview import chosen
 
         return chosen(self.quarantine.records(), replay.partition, replay.reason)
@@ -85,33 +106,68 @@ class TypedPart(PlannedTable):
     def clear(self, requested_by: str, reason: str, *, dry_run: bool = False) -> ClearedTable:
         """Empty the table, so that the next decode starts again from the bronze table.
 
-        The table gets the columns of the current spec. See `TypedClearing.clear`.
+        The table gets the columns of the current spec. See `Decodes.from_scratch`.
         """
-        from tidemark.silver.typed.columns import typed_schema, typed_table_of_any_columns
+        return self.decodes.from_scratch(requested_by, reason, dry_run=dry_run)
 
-        table = typed_table_of_any_columns(self._uri)
-        return TypedClearing(
-            planner=replace(self.planner, table=self.pair(table)),
-            replace_columns=lambda: table.replace_columns(self.name, typed_schema(self._decode)),
-        ).clear(requested_by, reason, dry_run=dry_run)
-
+    @tables_opened_once()
     def backlog(self) -> DecodeBacklog:
-        """Return what the next decodes would do. See `DecodePlanner.backlog`."""
-        return self.planner.backlog()
+        """Return what the next decodes would do. Writes nothing.
 
+        Raises:
+            ForeignTable, HistoriesDiverge, DuplicateRows and so on: See `Decodes.check`.
+        """
+        self.decodes.check()
+        return self._backlog(self.decodes.state())
+
+    @tables_opened_once()
     def state(self) -> TypedState:
-        """Return the state of the table and of its quarantine. See `DecodePlanner.state`."""
-        return self.planner.state(self._check_next, self.quarantine.count_open)
+        """Return the state of the table and of its quarantine, for reports. Writes nothing.
+
+        The state contains errors of the tables, so that such an error hides nothing else.
+
+        Raises:
+            ControlConflict: Other processes changed a pipeline meanwhile.
+        """
+        pipeline = self.spec.origin
+        found = result_or_error(pipeline, lambda _: self.decodes.state())
+        refused = result_or_error(pipeline, lambda _: self._check_next())
+        rows = result_or_error(pipeline, lambda _: self.tables.typed().row_count())
+        counted = result_or_error(pipeline, lambda _: self.quarantine.count())
+        results = (refused, found, rows, counted)
+        errors = [each for each in results if isinstance(each, TidemarkError)]
+        for each in errors:
+            if isinstance(each, ControlConflict):
+                raise each
+        if isinstance(found, TidemarkError):
+            found = FollowState(undecoded=self.decodes.required())
+        return TypedState(
+            backlog=self._backlog(found),
+            undecoded_since=decodable_since(self.adapters.control, pipeline, found.undecoded)
+            if found.undecoded
+            else None,
+            rows=None if isinstance(rows, TidemarkError) else rows,
+            quarantined=None if isinstance(counted, TidemarkError) else counted,
+            error=errors[0] if errors else None,
+        )
+
+    def _backlog(self, found: FollowState) -> DecodeBacklog:
+        hidden = HiddenOffsets()
+        if self._decode.publish is PublishRule.CHECKED:
+            hidden = BronzePart(self.adapters.spec, self.adapters).publication.hidden()
+        return DecodeBacklog(
+            missing=_size(found.undecoded),
+            surplus=_size(found.to_withdraw),
+            unchecked=hidden.unchecked,
+            refused=hidden.refused,
+            quarantine_behind=found.quarantine_behind,
+        )
 
     def _check_next(self) -> None:
         """Raise the error that would refuse the next decode. Requests no schema."""
         if self.spec.registry:
             self.adapters.connections.extra(self.spec.registry, "url")
-        self.planner.check_tables()
-
-    def quarantined(self, sequence: int) -> int:
-        """Return the number of quarantined records of a plan."""
-        return size_of(self.quarantine.spans(sequence))
+        self.decodes.check()
 
     def with_bronze_rows(
         self, records: Iterable[QuarantinedRecord]
@@ -119,16 +175,17 @@ class TypedPart(PlannedTable):
         """Yield quarantined records with their bronze rows. See `with_bronze_rows`."""
         return with_bronze_rows(records, self._bronze)
 
-    def decoded_offsets(self, plan: Plan) -> int:
-        """Return how many offsets of a bronze plan the table or its quarantine has."""
-        typed = self.adapters.control.summary(self.name)
-        return size_of(intersection_by_partition(plan.spans(), typed.landed_of(plan.topic_id)))
+    def has_rows_of(self, plan: Plan) -> bool:
+        """Return whether the table or its quarantine has rows of a bronze plan."""
+        batch = {Batch(plan.sequence, plan.topic_id): plan.spans()}
+        tables = NotedTable(self._uri, NOTE), NotedTable(self.tables.quarantine_uri, NOTE)
+        return any(version.offsets(batch) for each in tables if (version := each.open()))
 
     def unnamed_fields(self, plans: tuple[int, int] | None = None) -> UnnamedFields | None:
         """Return the fields that the schema does not name.
 
         Args:
-            plans: The first and the last plan; None for the newest plans.
+            plans: The first and the last bronze plan; None for the newest plans.
 
         Returns:
             None unless the spec keeps these fields. Without names if the suite masks values.
@@ -139,7 +196,7 @@ class TypedPart(PlannedTable):
         from tidemark.silver.typed.unnamed import newest_plans, read_unnamed_fields
 
         if plans is None:
-            ledger = self.adapters.control.ledger(self.name)
+            ledger = self.adapters.control.ledger(self.spec.origin)
             plans = newest_plans(ledger, self.tables.typed().size())
         found = plans and read_unnamed_fields(self._uri, *plans)
         is_masked = Part.VALUE in masked_payloads(self.adapters.masked_columns())
@@ -147,37 +204,15 @@ class TypedPart(PlannedTable):
 
     # -- services and tables -----------------------------------------------------------------------
 
-    @property
-    def _decoding(self) -> Decoding:
-        return Decoding(
-            new_planner=lambda: self.planner, execute=self.execute, quarantined=self.quarantined
-        )
+    def _offsets(self, replay: Replay | None) -> BatchOffsets:
+        from tidemark.silver.typed.replay_preview import offsets_of
 
-    def _offsets(self, replay: Replay | None) -> ReplayedOffsets:
-        from tidemark.silver.typed.replay_preview import offsets_by_topic_id
-
-        return offsets_by_topic_id(self.replayed(replay)) if replay else {}
+        return offsets_of(self.replayed(replay)) if replay else {}
 
     @property
-    def planner(self) -> DecodePlanner:
-        """Plans the records to decode. Needs neither a JVM nor Kafka."""
-        return self._planner(self._schema_store())
-
-    @property
-    def ports(self) -> Ports:
-        """The ports of the table. Its source is the bronze table."""
-        planner, wrap = self.planner, self.adapters.wrap
-        return replace(
-            planner.ports,
-            open_watermarks=cache(lambda: wrap("watermarks", planner.bronze_log)),
-            open_log_reader=cache(lambda: wrap("log_reader", planner.bronze_log)),
-        )
-
-    @property
-    def repair(self) -> RepairPart:
-        """The repairs of the table."""
-        # An undo must not remove the only copy of records.
-        return RepairPart(self.spec, self.ports, self._uri, lambda: self.planner.check_bronze())
+    def decodes(self) -> Decodes:
+        """Decodes the bronze table."""
+        return self._decodes(self._schema_store())
 
     @property
     def verifier(self) -> TypedVerifier:
@@ -190,33 +225,38 @@ class TypedPart(PlannedTable):
             decode=self._decode,
             bronze=self._bronze,
             typed=typed_table_of_any_columns(self._uri),
-            entries=lambda: self.quarantine.open_entries(),
-            progress=lambda: self.planner.progress(),
+            entries=self.tables.entries(),
+            progress=self.decodes.progress,
             schemas=self._schema_store(),
         )
 
     @property
-    def quarantine(self) -> DeltaQuarantine:
+    def quarantine(self) -> QuarantineIndex:
         """The quarantine of the table, without Spark."""
-        return self.tables.quarantine()
+
+        def wrap(version: NotedVersion) -> NotedVersion:
+            return self.adapters.wrap("quarantine", version)
+
+        return QuarantineIndex(self.tables.quarantine_uri, wrap)
+
+    @property
+    def noted(self) -> NotedTable:
+        """The table with the bookmarks of its commits."""
+
+        def wrap(version: NotedVersion) -> NotedVersion:
+            return self.adapters.wrap("typed", version)
+
+        return NotedTable(self._uri, NOTE, owner=self.name, wrap=wrap)
 
     @property
     def tables(self) -> TypedTables:
         """Opens the table and its quarantine."""
-        from tidemark.silver.typed.tables import TypedTables
-
         return TypedTables(
             typed_uri=self._uri,
             quarantine_uri=self.adapters.uri(self._decode.quarantine_target),
             decode=self._decode,
             pipeline=self.name,
-            control=self.adapters.control,
-            now=self.adapters.now,
         )
-
-    def pair(self, typed: DeltaDataTable | None = None) -> TypedTablePair:
-        """Return the table and its quarantine as one table. See `TypedTables.pair`."""
-        return self.adapters.wrap("table", self.tables.pair(typed))
 
     @property
     def _decode(self) -> DecodeSpec:
@@ -233,42 +273,34 @@ class TypedPart(PlannedTable):
 
         return DeltaDataTable(self.adapters.uri(self.adapters.spec.target), reads_only=True)
 
-    def _planner(self, store: SchemaStore) -> DecodePlanner:
+    def _decodes(self, store: SchemaStore) -> Decodes:
         from tidemark.silver.typed.framed_table import FramedBronzeTable
 
-        adapters = self.adapters
-        framed = FramedBronzeTable(adapters.uri(adapters.spec.target), reads_only=True)
-        bronze, table = adapters.wrap("bronze", framed), self.pair()
-        return DecodePlanner(
+        adapters, uri = self.adapters, self.adapters.uri(self.adapters.spec.target)
+        bronze = adapters.wrap("bronze", FramedBronzeTable(uri, reads_only=True))
+        return Decodes(
             spec=self.spec,
-            decode=self._decode,
-            control=adapters.control,
-            bronze=bronze,
-            table=table,
-            schemas=SchemaResolver(
-                decode=self._decode,
-                pipeline=self.name,
-                # One for all plans of a run: it caches the answers.
-                open_registry=cache(self._registry),
-                store=store,
+            ports=FollowPorts(
+                control=adapters.control,
                 bronze=bronze,
-                table=table,
+                bronze_rows=NotedTable(uri, NOTE),
+                typed=self.noted,
+                index=self.quarantine,
+                prepare=adapters.wrap("tables", self.tables).prepare,
+                check=self.tables.check,
+                schemas=SchemaResolver(
+                    decode=self._decode,
+                    pipeline=self.name,
+                    # One for all work of a decode: it caches the answers.
+                    open_registry=cache(self._registry),
+                    store=store,
+                    bronze=bronze,
+                    table=self.tables,
+                ),
+                open_decoder=lambda: adapters.wrap("decoder", self._spark_decoder(store)),
+                now=adapters.now,
             ),
-            now=adapters.now,
-            hidden=self._hidden_offsets(),
         )
-
-    def _hidden_offsets(self) -> Callable[[], HiddenOffsets]:
-        """Return the function that reads the landed offsets that are not decoded."""
-        if self._decode.publish is PublishRule.ALWAYS:
-            return HiddenOffsets
-        return BronzePart(self.adapters.spec, self.adapters).publication.hidden
-
-    def _sink(self) -> Sink:
-        return self._spark_decoder(self._schema_store())
-
-    def _source(self) -> PlanSource:
-        return PublishedSource(ports=self.ports, decoder=self.planner)
 
     def _spark_decoder(self, store: SchemaStore) -> SparkDecoder:
         from tidemark.silver.typed.spark_decoder import SparkDecoder
@@ -293,6 +325,10 @@ class TypedPart(PlannedTable):
 
     def _schema_store(self) -> SchemaStore:
         return self.adapters.wrap("schemas", self.adapters.schema_store())
+
+
+def _size(offsets: BatchOffsets) -> int:
+    return sum(map(size_of, offsets.values()))
 
 
 @dataclass(frozen=True)
@@ -329,6 +365,7 @@ class UpsertPart:
             spec=self.typed.spec,
             upsert=upsert,
             control=adapters.control,
-            typed=adapters.wrap("typed", self.typed.pair()),
+            typed=self.typed.noted,
+            columns=self.typed.tables.columns,
             table=adapters.wrap("upsert_table", table),
         )

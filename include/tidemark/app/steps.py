@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 from tidemark.app.app import App
 from tidemark.bronze.ingest.ledgers import recorded_plan, refuse_cancelled
 from tidemark.bronze.ingest.planner import PlanOutcome, PlanResult
+from tidemark.core.decode_work import Decoded
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.logs import LogFields
 from tidemark.core.parallel import map_in_threads, result_or_error
@@ -28,7 +29,6 @@ from tidemark.core.plan import PlanRef
 from tidemark.core.publication import NOT_CHECKED
 from tidemark.delta.opened_tables import tables_opened_once
 from tidemark.quality.service import raise_if_failed
-from tidemark.silver.typed.decoding import DecodeReport
 from tidemark.spark.sessions import Sessions
 from tidemark.spec.layout import LOG_FOLDER, Layout
 from tidemark.spec.model import PipelineSpec
@@ -107,9 +107,9 @@ def check(pipeline: Pipeline, plan: PlanRef) -> Result:
 def decode(pipeline: Pipeline, ref: DecodeRef) -> Outcome | None:
     """Decode published records until none are left; None if there were none.
 
-    An error ends the decode. The outcome then has the plans that have landed, and the error.
+    An error ends the decode. The outcome then has the changes before it, and the error.
     """
-    rounds: list[DecodeReport] = []
+    rounds: list[Decoded] = []
 
     def run(_: DecodeRef) -> Result:
         with named_failures(pipeline.adapters.layout, f"decoding {ref}"):
@@ -118,20 +118,21 @@ def decode(pipeline: Pipeline, ref: DecodeRef) -> Outcome | None:
         return {}
 
     ended = result_or_error(ref, run)
-    report = DecodeReport.total(rounds)
-    done = report.as_record() if rounds else {}
+    total = sum(rounds, Decoded())
+    done = total.as_record() if rounds else {}
     # Also after an error: no later decode reports the fields of these plans.
     unnamed, unnamed_code = outcome(
-        result_or_error(ref, lambda _: _unnamed_fields(pipeline, report))
+        result_or_error(ref, lambda _: _unnamed_fields(pipeline, total))
     )
     result, code = outcome(ended)
     code = code or unnamed_code
     return ({**done, **unnamed, **result}, code) if done or code else None
 
 
-def _unnamed_fields(pipeline: Pipeline, report: DecodeReport) -> Result:
+def _unnamed_fields(pipeline: Pipeline, decoded: Decoded) -> Result:
     """Return the fields of decoded records that the schema does not name, and log them."""
-    plans = (min(report.plans), max(report.plans)) if report.plans else None
+    runs = decoded.plans.spans
+    plans = (runs[0].start, runs[-1].end - 1) if runs else None
     unnamed = pipeline.typed.unnamed_fields(plans) if plans else None
     if unnamed and unnamed.records:
         log.warning(
@@ -163,7 +164,7 @@ def publish(pipeline: Pipeline, run: PipelineRun) -> Result | None:
 
 
 def preview_replay(pipeline: Pipeline, ref: DecodeRef) -> Result:
-    """Decode open records in quarantine with the current spec. Writes nothing."""
+    """Decode records in quarantine with the current spec. Writes nothing."""
     return pipeline.typed.preview_replay(ref.replay or Replay()).as_record()
 
 
@@ -178,9 +179,10 @@ class RemainingWork:
         newest: The newest landed plan, or the newest plan that is not open if none has landed; None
             without one.
         to_check: Landed plans without a check result or a decision.
-        to_decode: Number of offsets to decode, to decode again, or to remove from the typed table.
+        to_decode: Number of offsets to decode, or to remove from the typed table.
         unchecked: Number of landed offsets that are decoded after a check or an operator publishes
             them.
+        quarantine_behind: Whether a decode has to complete the quarantine.
         to_merge: The next merge into the upsert table; None if that table is up to date.
     """
 
@@ -188,12 +190,14 @@ class RemainingWork:
     to_check: tuple[int, ...] = ()
     to_decode: int = 0
     unchecked: int = 0
+    quarantine_behind: bool = False
     to_merge: MergePlan | None = None
 
     @property
     def is_any(self) -> bool:
         """Whether a step has work to do."""
-        return bool(self.to_check or self.to_decode or self.to_merge)
+        steps = (self.to_check, self.to_decode, self.quarantine_behind, self.to_merge)
+        return any(map(bool, steps))
 
     def as_record(self) -> Result:
         """The work as plain values, for `--json`."""
@@ -212,6 +216,7 @@ def remaining_work(pipeline: Pipeline) -> RemainingWork:
         to_check=tuple(pipeline.publication.unchecked()),
         to_decode=backlog.offsets if backlog else 0,
         unchecked=backlog.unchecked if backlog else 0,
+        quarantine_behind=backlog is not None and backlog.quarantine_behind,
         to_merge=pipeline.upsert.planner.next() if pipeline.spec.has_upsert else None,
     )
 
@@ -243,8 +248,7 @@ def _offsets_of(app: App, ref: AnyRef) -> int | None:
     if not isinstance(ref, DecodeRef) or ref.replay:
         return None
     backlog = _backlog(app.pipeline(ref.pipeline))
-    # An open plan may replay decoded records, which the backlog does not count otherwise.
-    return backlog.offsets + backlog.open if backlog else None
+    return backlog.offsets if backlog else None
 
 
 def offsets_of_run(app: App, plans: Sequence[AnyRef]) -> int | None:

@@ -1,17 +1,15 @@
-"""The base class of tables with plans of their own, and the bronze table."""
+"""The bronze table of a pipeline."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemark.app.adapters import Adapters
-from tidemark.app.repair import BronzeRepairPart, RepairPart
+from tidemark.app.repair import RepairPart
 from tidemark.bronze.ingest.executor import ExecutionResult, PlanExecutor
-from tidemark.bronze.ingest.ports import Ports, TopicPorts
-from tidemark.bronze.ingest.protocols import PlanSource, Sink
-from tidemark.bronze.ingest.source import TopicSource
+from tidemark.bronze.ingest.ports import Ports
+from tidemark.bronze.ingest.protocols import Sink
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import SizeEstimate
 from tidemark.quality.data_docs import DataDocs
@@ -24,11 +22,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PlannedTable(ABC):
-    """A table with plans of its own: the bronze table or the typed table.
+class BronzePart:
+    """The bronze table of a pipeline, whose source is the topic.
 
     Attributes:
-        spec: The spec of the table.
+        spec: The spec of the pipeline.
         adapters: The adapters of the pipeline.
     """
 
@@ -37,49 +35,18 @@ class PlannedTable(ABC):
 
     @property
     def name(self) -> str:
-        """The name of the table in the control table, such as `prices@typed`."""
+        """The name of the pipeline."""
         return self.spec.name
 
     @property
-    @abstractmethod
     def ports(self) -> Ports:
-        """The ports of the table."""
-
-    @property
-    @abstractmethod
-    def repair(self) -> RepairPart:
-        """The repairs of the table."""
-
-    @abstractmethod
-    def _sink(self) -> Sink: ...
-
-    @abstractmethod
-    def _source(self) -> PlanSource: ...
-
-    @property
-    def executor(self) -> PlanExecutor:
-        """Executes plans with Spark."""
-        sink, source = self.adapters.wrap("sink", self._sink()), self._source()
-        return PlanExecutor(spec=self.spec, ports=self.ports, sink=sink, source=source)
-
-    def execute(self, sequence: int) -> ExecutionResult:
-        """Execute a recorded plan with Spark: land its offsets in one transaction, exactly once."""
-        return self.executor.execute(sequence)
-
-
-@dataclass(frozen=True)
-class BronzePart(PlannedTable):
-    """The bronze table of a pipeline, whose source is the topic."""
-
-    @property
-    def ports(self) -> TopicPorts:
         """The ports of the bronze table."""
         return self.adapters.topic_ports()
 
     @property
-    def repair(self) -> BronzeRepairPart:
+    def repair(self) -> RepairPart:
         """The repairs of the table, and the decisions of operators about its topic."""
-        return BronzeRepairPart(self.spec, self.ports, self.adapters.uri(self.spec.target))
+        return RepairPart(self.spec, self.ports)
 
     @property
     def verifier(self) -> Verifier:
@@ -119,6 +86,16 @@ class BronzePart(PlannedTable):
         per_file = size.records_within(self.spec.records_per_task, self.spec.bytes_per_task)
         return size.size_estimate((planned.span for planned in plan.ranges), per_file)
 
+    @property
+    def executor(self) -> PlanExecutor:
+        """Executes plans with Spark."""
+        sink = self.adapters.wrap("sink", self._sink())
+        return PlanExecutor(spec=self.spec, ports=self.ports, sink=sink)
+
+    def execute(self, sequence: int) -> ExecutionResult:
+        """Execute a recorded plan with Spark: land its offsets in one transaction, exactly once."""
+        return self.executor.execute(sequence)
+
     def _sink(self) -> Sink:
         from tidemark.bronze.ingest.spark_sink import SparkSink
         from tidemark.kafka.options import spark_options
@@ -132,6 +109,3 @@ class BronzePart(PlannedTable):
             now=self.adapters.now,
             write_options=sessions.write_options,
         )
-
-    def _source(self) -> PlanSource:
-        return TopicSource(ports=self.ports)

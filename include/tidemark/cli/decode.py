@@ -35,12 +35,12 @@ from tidemark.core.texts import counted, listed
 from tidemark.core.visible_text import visible
 from tidemark.ops.report.record_page import record_values
 from tidemark.quality.suite import masked_payloads
-from tidemark.silver.typed.clearing import ClearedTable
+from tidemark.silver.typed.following import ClearedTable
 from tidemark.silver.typed.quarantine_record import QuarantinedRecord
 from tidemark.silver.typed.replay_preview import ReplayPreview, chosen
 from tidemark.silver.typed.state import DecodeBacklog
 from tidemark.spec.decode import QuarantineReason
-from tidemark.spec.ref import DecodeRef, PipelineRef, Replay
+from tidemark.spec.ref import DecodeRef, Replay
 
 if TYPE_CHECKING:
     from tidemark.silver.typed.decoded_payloads import PayloadDecoder
@@ -53,10 +53,7 @@ app = typer.Typer(
 
 OnlyReason = Annotated[QuarantineReason | None, typer.Option(help="Only records with this reason.")]
 _MAX_LISTED = 50
-_BACKLOG = (
-    *("to decode", "planned", "to decode again", "to remove"),
-    *("not checked", "blocked or rejected"),
-)
+_BACKLOG = ("to decode", "to remove", "not checked", "blocked or rejected", "quarantine")
 """The columns of a `DecodeBacklog`."""
 
 
@@ -94,7 +91,7 @@ def decode(
     records are decoded again, and records that cannot be decoded go to the quarantine. Repeating
     the command is safe. With nothing to decode, no Spark starts.
 
-    With --from-scratch, the command corrects a wrong schema. It undoes all plans of the typed
+    With --from-scratch, the command corrects a wrong schema. It removes all rows of the typed
     table, gives the table the columns of the current spec, and decodes all published records again.
     The table is empty in between, and the bronze table does not change. --dry-run counts the
     records first.
@@ -105,9 +102,11 @@ def decode(
     if from_scratch != (reason is not None):
         raise typer.BadParameter("use --from-scratch and --reason TEXT together")
     tidemark = App.from_environment()
-    names = [tidemark.pipeline(name).typed.name for name in dict.fromkeys(pipelines)]
+    names = list(dict.fromkeys(pipelines))
+    for name in names:
+        tidemark.pipeline(name).spec.decoding()
     if reason is not None and dry_run:
-        clearings = for_each(tidemark, names, _clearing(reason, dry_run=True), App.pipeline_of)
+        clearings = for_each(tidemark, names, _clearing(reason, dry_run=True))
         _print_clearings(clearings, as_json)
         return
     if dry_run:
@@ -116,19 +115,17 @@ def decode(
     engine = on_engine(tidemark, master, names)
     refused = Outcomes()
     if reason is not None:
-        cleared = for_each(tidemark, names, _clearing(reason), App.pipeline_of)
+        cleared = for_each(tidemark, names, _clearing(reason))
         names = [name for name in names if isinstance(cleared[name], ClearedTable)]
         for name, each in cleared.items():
             if isinstance(each, ClearedTable):
-                removed = counted(each.records, "record")
-                note(f"{name}: {counted(each.plans, 'plan')} undone, {removed} removed")
+                note(f"{name}: {_removed(each.as_record())} removed")
             else:
-                refused.add(PipelineRef.parse(name).name, each)
+                refused.add(name, each)
         engine = on_engine(tidemark, master, names)
     outcomes = engine.decode() if names else Outcomes()
     outcomes.extend(refused)
-    origins = [PipelineRef.parse(name).name for name in names]
-    backlogs = for_each(tidemark, origins, lambda each: each.typed.backlog())
+    backlogs = for_each(tidemark, names, lambda each: each.typed.backlog())
     hidden = {name: each for name, each in backlogs.items() if isinstance(each, DecodeBacklog)}
     waiting = {
         name: tidemark.pipeline(name).publication.unchecked()
@@ -161,13 +158,17 @@ def _print_clearings(found: Mapping[str, ClearedTable | TidemarkError], as_json:
     )
 
     def line(record: Result) -> str:
-        if "plans" not in record:
+        if "rows" not in record:
             return f"{record['pipeline']}: {record['outcome']}"
-        plans, records = counted(record["plans"], "plan"), counted(record["records"], "record")
-        change = f"would undo {plans}, remove {records}"
-        return f"{record['pipeline']}: {change}, and decode {counted(record['offsets'], 'offset')}"
+        removed, offsets = _removed(record), counted(record["offsets"], "offset")
+        return f"{record['pipeline']}: would remove {removed}, and decode {offsets}"
 
     print_outcomes(outcomes, line, as_json=as_json)
+
+
+def _removed(record: Result) -> str:
+    rows = record["rows"]
+    return "all rows" if rows is None else counted(rows, "row")
 
 
 def upsert(
@@ -190,7 +191,7 @@ def upsert(
     tidemark = App.from_environment()
     names = list(dict.fromkeys(pipelines))
     for name in names:
-        tidemark.spec(name).upsert()
+        tidemark.pipeline(name).spec.upsert()
     if dry_run:
         outcomes = Outcomes.of(for_each(tidemark, names, _draft_of_merge))
         backlogs = for_each(tidemark, names, lambda each: each.typed.backlog())
@@ -221,7 +222,7 @@ def _left_to_decode(
     """Return how many offsets to decode and to remove before the merge; empty if unknown."""
     if "error" in record or not isinstance(backlog, DecodeBacklog):
         return {}
-    return {"to_decode": backlog.to_decode, "to_remove": backlog.surplus}
+    return {"to_decode": backlog.missing, "to_remove": backlog.surplus}
 
 
 def _merge_text(record: Result, *, dry_run: bool) -> str:
@@ -299,7 +300,7 @@ def list_records(
             _print_rows(owner.name, each, rows, masked, decoder)
         note_undecoded(decoder)
     elif found:
-        columns = ("partition", "offset", "reason", "part", "field or rule", "schema", "typed plan")
+        columns = ("partition", "offset", "reason", "part", "field or rule", "schema", "plan")
         print_table("Records", columns, [_row(each) for each in listed])
     if len(found) > len(listed):
         out.print(f"{len(listed):,} of {len(found):,} listed; --limit {len(found)} lists all")
@@ -314,7 +315,7 @@ def _print_rows(
 ) -> None:
     why = ", ".join(visible(each) for each in (record.reason, record.part, record.detail) if each)
     place = f"partition {record.partition}, offset {record.offset:,}"
-    out.print(f"{place}  typed plan {record.plan}: {why}")
+    out.print(f"{place}  plan {record.plan}: {why}")
     if not rows:
         place = f"--partition {record.partition} --offset {record.offset}"
         page = f"tidemark records {pipeline} {place} --topic-id {record.topic_id}"
@@ -334,9 +335,10 @@ def replay(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Decode open records again, and no others, after a fix of the schema or of a rule.
+    """Decode records in quarantine again, after a fix of the schema or of a rule.
 
-    Decoded records go to the typed table; the others are quarantined again.
+    Decoded records go to the typed table; the others are quarantined again. The command also
+    decodes other waiting records, as `tidemark decode` does.
 
     With --dry-run, Spark decodes the records with the current spec and writes nothing. The command
     reports how many would be decoded, and why the others would be quarantined again.
@@ -347,7 +349,7 @@ def replay(
         outcomes = Outcomes()
         if typed.replayed(selected):
             ref = DecodeRef(pipeline=pipeline, replay=selected)
-            outcomes = on_engine(tidemark, master, [typed.name]).execute("replay_preview", [ref])
+            outcomes = on_engine(tidemark, master, [pipeline]).execute("replay_preview", [ref])
         else:
             nothing = ReplayPreview(records=0, results=Counter())
             outcomes.add(pipeline, nothing.as_record())
@@ -355,7 +357,7 @@ def replay(
         return
 
     next_step = f"next: tidemark upsert {pipeline}" if typed.spec.has_upsert else None
-    outcomes = on_engine(tidemark, master, [typed.name]).decode(selected)
+    outcomes = on_engine(tidemark, master, [pipeline]).decode(selected)
     _print(outcomes, next_step, as_json=as_json)
 
 
@@ -366,6 +368,8 @@ def _print(outcomes: Outcomes, next_step: str | None = None, *, as_json: bool) -
         if "plans" in record:
             decoded, quarantined = record["records"] - record["quarantined"], record["quarantined"]
             counts = f"{counted(decoded, 'record')} decoded, {quarantined:,} quarantined"
+            if record["removed"]:
+                counts += f", {counted(record['removed'], 'offset')} removed"
             done = f"{record['pipeline']}: {counts}"
             return "; ".join(filter(None, [done, unnamed_text(record), next_step]))
         if record.get("unchecked"):
@@ -405,14 +409,20 @@ def _print_previews(outcomes: Outcomes, *, as_json: bool) -> None:
 
 
 def _print_backlog(tidemark: App, names: list[str], *, as_json: bool) -> None:
-    backlogs = {name: tidemark.pipeline_of(name).typed.backlog() for name in names}
+    backlogs = {name: tidemark.pipeline(name).typed.backlog() for name in names}
     if as_json:
         print_json([{"pipeline": name, **each.as_record()} for name, each in backlogs.items()])
         return
     print_table(
         "Offsets",
         ("pipeline", *_BACKLOG),
-        [(name, *each.as_record().values()) for name, each in backlogs.items()],
+        [
+            (
+                *(name, each.missing, each.surplus, each.unchecked, each.refused),
+                "to complete" if each.quarantine_behind else None,
+            )
+            for name, each in backlogs.items()
+        ],
     )
 
 
@@ -461,18 +471,13 @@ def next_commands(app: App, plan: Plan) -> list[str]:
         plan: A plan that an operator has undone or rejected.
 
     Returns:
-        No commands after the withdrawal of a bronze plan that has no decoded rows.
+        No commands if the plan has no decoded rows.
     """
-    pipeline = app.pipeline_of(plan.pipeline)
-    if plan.pipeline == pipeline.name and not _decoded_offsets(pipeline, plan):
+    pipeline = app.pipeline(plan.pipeline)
+    if not pipeline.spec.decode or not pipeline.typed.has_rows_of(plan):
         return []
     upsert = [f"tidemark upsert {pipeline.name}"] if pipeline.spec.has_upsert else []
     return [f"tidemark decode {pipeline.name}", *upsert]
-
-
-def _decoded_offsets(pipeline: Pipeline, plan: Plan) -> int:
-    """Return how many offsets of a bronze plan are decoded; 0 without a typed table."""
-    return pipeline.typed.decoded_offsets(plan) if pipeline.spec.decode else 0
 
 
 def print_next(commands: Sequence[str]) -> None:

@@ -159,6 +159,6 @@ def _decoding(entry: RecordEntry) -> str:
     decoding = entry.decoding
     if decoding is None:
         return "-"
-    plan = "" if decoding.plan is None else f" in typed plan {decoding.plan}"
+    plan = "" if decoding.plan is None else f" in plan {decoding.plan}"
     reason = "" if decoding.reason is None else f": {visible(decoding.reason)}"
     return f"{decoding.state}{plan}{reason}"

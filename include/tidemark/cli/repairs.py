@@ -9,8 +9,7 @@ import typer
 
 from tidemark.app import option_texts
 from tidemark.app.app import App
-from tidemark.app.repair import BronzeRepairPart
-from tidemark.app.tables import PlannedTable
+from tidemark.app.repair import RepairPart
 from tidemark.bronze.repair.rules import Differences
 from tidemark.cli.arguments import (
     AsJson,
@@ -26,7 +25,7 @@ from tidemark.cli.decode import next_commands, print_next
 from tidemark.cli.output import out, print_json, print_table
 from tidemark.core.plan import Plan
 from tidemark.core.texts import counted
-from tidemark.spec.ref import plan_text
+from tidemark.delta.deduplication import Deduplication
 
 control_app = typer.Typer(
     name="control",
@@ -52,7 +51,7 @@ def register(app: typer.Typer) -> None:
 
 
 def abandon(
-    pipeline: PipelineTable,
+    pipeline: PipelineName,
     plan_number: Annotated[int, typer.Option("--plan", min=1, help="Number of an open plan.")],
     reason: Reason,
     discard: Annotated[
@@ -69,7 +68,7 @@ def abandon(
     For a plan that is too large, or whose range Kafka no longer has. A driver that still executes
     the plan cannot land it afterwards, so nothing lands twice. A landed plan cannot be abandoned.
     """
-    abandoned = _table(pipeline).repair.abandon(
+    abandoned = _repairs(pipeline).abandon(
         plan_number, requester(), reason, discard=discard, dry_run=dry_run
     )
     if as_json:
@@ -77,11 +76,11 @@ def abandon(
         return
     verb = "would be" if dry_run else "is"
     size = counted(abandoned.size, "offset")
-    out.print(f"{plan_text(pipeline, plan_number)} of {pipeline} {verb} abandoned: {size}")
+    out.print(f"plan {plan_number} of {pipeline} {verb} abandoned: {size}")
 
 
 def undo(
-    pipeline: PipelineTable,
+    pipeline: PipelineName,
     plan_number: LandedPlan,
     reason: Reason,
     allow_loss: Annotated[
@@ -101,12 +100,10 @@ def undo(
 
     If Kafka has deleted some of the offsets, the rows are the only copy of their records, and the
     command refuses. It also refuses while Kafka does not answer. If Kafka or the topic is gone
-    permanently, `--allow-loss` removes the rows nevertheless. For a typed table, the command reads
-    the bronze table instead of Kafka. It refuses if the bronze table lacks landed rows, or if their
-    number is unknown.
+    permanently, `--allow-loss` removes the rows nevertheless.
     """
     app = App.from_environment()
-    undone = app.table(pipeline).repair.undo(
+    undone = app.pipeline(pipeline).repair.undo(
         plan_number, requester(), reason, allow_loss=allow_loss, dry_run=dry_run
     )
     commands = next_commands(app, undone.plan)
@@ -116,7 +113,7 @@ def undo(
         return
     verb = "would be" if dry_run else "is"
     rows = counted(undone.rows, "row")
-    out.print(f"{plan_text(pipeline, plan_number)} of {pipeline} {verb} undone: {rows}")
+    out.print(f"plan {plan_number} of {pipeline} {verb} undone: {rows}")
     if undone.lost:
         lost = counted(undone.lost, "offset")
         out.print(f"Kafka no longer has {lost} of the plan: no run can read them again")
@@ -144,9 +141,7 @@ def accept_loss(
     unread offsets below the low watermarks are recorded as lost, with your name, the time and the
     reason. Partitions without a loss do not change. The decision is final.
     """
-    accepted = _decisions(pipeline).accept_loss(
-        partition or (), requester(), reason, dry_run=dry_run
-    )
+    accepted = _repairs(pipeline).accept_loss(partition or (), requester(), reason, dry_run=dry_run)
     rows = [
         (number, span.start, span.end, span.size, accepted.committed[number])
         for number, spans in accepted.lost.items()
@@ -165,7 +160,7 @@ def accept_recreation(
     old topic stay in the data table with its topic_id; its unread records are lost. Your name, the
     time and the reason are recorded. The decision is final.
     """
-    accepted = _decisions(pipeline).accept_recreation(requester(), reason, dry_run=dry_run)
+    accepted = _repairs(pipeline).accept_recreation(requester(), reason, dry_run=dry_run)
     _print_decision(
         "accepted",
         dry_run,
@@ -177,7 +172,7 @@ def accept_recreation(
 
 
 def rewind(
-    pipeline: PipelineTable, reason: Reason, dry_run: DryRun = False, as_json: AsJson = False
+    pipeline: PipelineName, reason: Reason, dry_run: DryRun = False, as_json: AsJson = False
 ) -> None:
     """Follow a RESTORE of the data table: offsets whose rows it removed are unread again.
 
@@ -185,13 +180,13 @@ def rewind(
     execute older plans can no longer land them. Offsets that Kafka has deleted since then raise
     LostRange.
     """
-    found = _table(pipeline).repair.rewind(requester(), reason, dry_run=dry_run)
+    found = _repairs(pipeline).rewind(requester(), reason, dry_run=dry_run)
     _print_differences("undone", dry_run, found, as_json)
 
 
 @control_app.command(short_help="Record the plans that the control table has lost.")
 def rebuild(
-    pipeline: PipelineTable,
+    pipeline: PipelineName,
     dry_run: DryRunOrApply,
     reason: Reason = "control table rebuilt",
     as_json: AsJson = False,
@@ -205,7 +200,7 @@ def rebuild(
     the decisions about publication, so the recorded plans are unchecked. Reject or release plans
     again before the next run checks them.
     """
-    found = _table(pipeline).repair.rebuild(requester(), reason, dry_run=dry_run)
+    found = _repairs(pipeline).rebuild(requester(), reason, dry_run=dry_run)
     _print_differences("rebuilt", dry_run, found, as_json)
 
 
@@ -216,7 +211,7 @@ def deduplicate(pipeline: PipelineTable, dry_run: DryRunOrApply, as_json: AsJson
     id, partition, offset and plan are copies if all their columns are equal; one of them stays.
     Ends with DuplicatesDiffer and removes nothing if the columns differ. Does not read Kafka.
     """
-    copies = _table(pipeline).repair.deduplicate(dry_run=dry_run)
+    copies = _deduplication(pipeline).run(dry_run=dry_run)
     if as_json:
         counts = {"copies": copies.rows, "unread_files": copies.unread_files}
         _print_record("removed", counts, dry_run=dry_run)
@@ -249,11 +244,13 @@ def repair(dry_run: DryRunOrApply, as_json: AsJson = False) -> None:
     out.print("dry run: nothing was written" if dry_run else "repaired")
 
 
-def _table(name: str) -> PlannedTable:
-    return App.from_environment().table(name)
+def _deduplication(name: str) -> Deduplication:
+    app = App.from_environment()
+    spec = app.spec(name)
+    return Deduplication(app.layout.data_table(spec.target), spec.name)
 
 
-def _decisions(name: str) -> BronzeRepairPart:
+def _repairs(name: str) -> RepairPart:
     return App.from_environment().pipeline(name).repair
 
 

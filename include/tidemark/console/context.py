@@ -82,27 +82,15 @@ class PageContext:
         """Return a visible pipeline.
 
         Raises:
-            UnknownPipeline, SpecError, InvalidReference: As `table_spec`.
-            InvalidReference: This is another table of a pipeline, such as `prices@typed`.
-        """
-        return self.app.pipeline(self.table_spec(name).ref)
-
-    def table_spec(self, name: str) -> PipelineSpec:
-        """Return the spec of a visible pipeline, or of another table of one.
-
-        Args:
-            name: The text of its reference, such as `prices@typed`.
-
-        Raises:
             UnknownPipeline: No pipeline has this name, or the viewer may not see it.
             SpecError: Its spec is invalid, and the viewer may see invalid specs.
-            InvalidReference: The pipeline has no such table.
+            InvalidReference: This is another table of a pipeline, such as `prices@typed`.
         """
         ref = PipelineRef.parse(name)
         spec = self.app.specs.get(ref.name)
         if not (self.sees_all if spec is None else self.viewer.may_see(spec)):
             raise UnknownPipeline(pipeline=name, known=())
-        return self.app.spec(ref)
+        return self.app.pipeline(ref)
 
     def page(self, template: str, **values: Any) -> Page:
         """Return a page with the values that all templates use."""

@@ -27,7 +27,6 @@ from tidemark.ops.report.coverage import KnownWatermarks
 from tidemark.ops.report.status import PipelineStatus
 from tidemark.spec.layout import spec_files
 from tidemark.spec.model import PipelineSpec
-from tidemark.spec.ref import PipelineRef
 
 RELOAD_S = 60.0
 """Seconds after which connections are read again; a changed spec is read at once."""
@@ -230,7 +229,7 @@ class Home:
     def _status_sources(self, pipelines: Collection[str]) -> Mapping[str, Hashable]:
         """Return the source of the log of each pipeline; None without a valid spec."""
         app = self.app
-        specs = {name: app.specs.get(PipelineRef.parse(name).name) for name in pipelines}
+        specs = {name: app.specs.get(name) for name in pipelines}
         return {name: _log_source(app, spec) if spec else None for name, spec in specs.items()}
 
     def _status(self, pipeline: str) -> PipelineStatus:

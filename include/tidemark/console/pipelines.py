@@ -185,7 +185,7 @@ def pipeline(
         plan_spans=PLAN_SPANS,
         plans=shown,
         plans_error=plans if isinstance(plans, TidemarkError) else None,
-        statuses=publication_statuses(pipeline.spec, shown),
+        statuses=publication_statuses(shown),
         period=period,
         periods={each: context.link("pipelines", name, period=each) for each in Period},
         window=window,
@@ -276,14 +276,14 @@ def metrics(context: PageContext) -> str:
 
 def plans(context: PageContext, name: str, before: int | None) -> Page:
     """Plans of a pipeline, newest first, a page of them."""
-    spec = context.table_spec(name)
+    spec = context.pipeline(name).spec
     entries = context.home.plans(name, before, PLANS_PER_PAGE)
     older = entries[-1].record.plan.sequence if entries else 1
     return context.page(
         "plans.html",
         name=name,
         plans=entries,
-        statuses=publication_statuses(spec, entries),
+        statuses=publication_statuses(entries),
         older=older,
         spec=spec,
     )
@@ -291,8 +291,7 @@ def plans(context: PageContext, name: str, before: int | None) -> Page:
 
 def plan(context: PageContext, name: str, sequence: int) -> Page:
     """One plan: ranges, events, checks and publication."""
-    spec = context.table_spec(name)
-    pipeline = context.app.pipeline_of(name)
+    pipeline = context.pipeline(name)
     entries = pipeline.control.plan_history(name, sequence, sequence + 1)
     if not entries:
         newest = pipeline.control.summary(name).last_sequence
@@ -301,7 +300,7 @@ def plan(context: PageContext, name: str, sequence: int) -> Page:
     return context.page(
         "plan.html",
         name=name,
-        spec=spec,
+        spec=pipeline.spec,
         details=details,
         suite_error=context.suite_error(pipeline) if details.checked else None,
         attempts=attempts(context, pipeline, entries[0].record.plan.ref) if details.checked else (),

@@ -13,7 +13,6 @@ from tidemark.core.plan_history import PlanEntry, PlanState
 from tidemark.core.publication import NOT_CHECKED, PublicationStatus
 from tidemark.ops.report.errors import landing_command
 from tidemark.quality.check_results import CheckedPlan, CheckResult, Severity
-from tidemark.spec.model import PipelineSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,14 +22,12 @@ class PlanDetails:
     Attributes:
         name: The pipeline.
         entry: The plan and its events.
-        has_checks: Whether plans of the pipeline are checked and published.
         checked: Results of its newest check; None without one.
         observed: Returns what a check observed, by the rights of the viewer.
     """
 
     name: str
     entry: PlanEntry
-    has_checks: bool
     checked: CheckedPlan | None
     observed: Callable[[CheckResult], str]
 
@@ -42,14 +39,12 @@ class PlanDetails:
     @property
     def decision(self) -> PublicationDecided | None:
         """The effective publication decision; None unless it covers all rows of the plan."""
-        return self.entry.record.whole_decision if self.has_checks else None
+        return self.entry.record.whole_decision
 
     @property
     def publication(self) -> str | None:
-        """The publication status; None without checks or rows."""
-        if not (self.has_checks and self.has_rows):
-            return None
-        return self.entry.record.publication_status
+        """The publication status; None without rows."""
+        return self.entry.record.publication_status if self.has_rows else None
 
     @property
     def results(self) -> Sequence[CheckResult]:
@@ -80,8 +75,7 @@ class PlanDetails:
     @property
     def is_continued_by_next_run(self) -> bool:
         """Whether the next run continues the plan while it is open. It continues no backfill."""
-        plan = self.entry.record.plan
-        return not self.has_checks or plan.kind is PlanKind.LIVE
+        return self.entry.record.plan.kind is PlanKind.LIVE
 
     @property
     def landing_command(self) -> str:
@@ -90,25 +84,18 @@ class PlanDetails:
 
 
 def plan_details(context: PageContext, pipeline: Pipeline, entry: PlanEntry) -> PlanDetails:
-    """Return a plan of a pipeline or of its typed table, with its newest check."""
+    """Return a plan of a pipeline with its newest check."""
     ref = entry.record.plan.ref
-    has_checks = ref.pipeline == pipeline.name
     return PlanDetails(
         name=ref.pipeline,
         entry=entry,
-        has_checks=has_checks,
-        checked=pipeline.check_results.checked([ref]).get(ref) if has_checks else None,
+        checked=pipeline.check_results.checked([ref]).get(ref),
         observed=context.observed(pipeline),
     )
 
 
-def publication_statuses(spec: PipelineSpec, entries: Sequence[PlanEntry]) -> Mapping[int, str]:
-    """Return the publication status of each plan by its number.
-
-    Plans without rows and plans of a table without checks are absent.
-    """
-    if not spec.reads_kafka:
-        return {}
+def publication_statuses(entries: Sequence[PlanEntry]) -> Mapping[int, str]:
+    """Return the publication status of each plan with rows by its number."""
     records = [each.record for each in entries if each.record.has_rows]
     return {record.plan.sequence: record.publication_status for record in records}
 

@@ -28,7 +28,7 @@ MOST_REASONS = 20
 REPORTED_PLANS = 1_000
 """Maximum number of plans of a report on a page, because a report reads every plan."""
 REPORTED_RECORDS = 10_000
-"""Maximum number of open records in quarantine of a report on a page."""
+"""Maximum number of records in quarantine of a report on a page."""
 MOST_DAYS = 366
 """Longest period of a report on a page, in days."""
 
@@ -61,7 +61,7 @@ def checks(context: PageContext, name: str, before: int | None) -> Page:
         checked=checked,
         observed=context.observed(pipeline),
         suite_error=context.suite_error(pipeline),
-        statuses=publication_statuses(pipeline.spec, entries),
+        statuses=publication_statuses(entries),
         older=numbers[-1] if numbers else 1,
     )
 
@@ -124,7 +124,7 @@ def _is_figure_of_rows(result: CheckResult) -> bool:
 
 
 def quarantine(context: PageContext, name: str) -> Page:
-    """The open records of the quarantine: places and reasons, without their content."""
+    """The records in quarantine: places and reasons, without their content."""
     pipeline = context.pipeline(name)
     found = result_or_error(name, lambda _: _quarantined(pipeline))
     records, reasons = ([], {}) if isinstance(found, TidemarkError) else found
@@ -143,7 +143,7 @@ def quarantine(context: PageContext, name: str) -> Page:
 def _quarantined(
     pipeline: Pipeline,
 ) -> tuple[list[QuarantinedRecord], Mapping[tuple[str, str | None, str | None], int]]:
-    """Return the first open records, and the number of all by reason, part, and field or rule."""
+    """Return the first records, and the number of all by reason, part, and field or rule."""
     quarantine = pipeline.typed.quarantine
     records = quarantine.records(most=QUARANTINED + 1)
     return records, quarantine.reasons(MOST_REASONS) if records else {}

@@ -15,7 +15,7 @@ from tidemark.console.guard import AirflowRun
 from tidemark.console.observer import STATUS_WAIT_S
 from tidemark.console.plan_details import PlanDetails, plan_details
 from tidemark.core.errors import TidemarkError
-from tidemark.core.origins import DagRunRequester, DecodeOrigin, PlanOrigin, RunOrigin
+from tidemark.core.origins import DagRunRequester, PlanOrigin, RunOrigin
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.spec.errors import UnknownPipeline
 
@@ -36,7 +36,7 @@ def origins_of(dag_id: str, run_id: str) -> Sequence[RunOrigin]:
 
 def run_of(origin: PlanOrigin) -> DagRunRequester | None:
     """Return the DAG run that requested a plan; None for other requesters."""
-    return None if isinstance(origin, DecodeOrigin) else DagRunRequester.parse(origin.requester)
+    return DagRunRequester.parse(origin.requester)
 
 
 def page(context: PageContext, dag_id: str, run_id: str, pipeline: str | None) -> Page:

@@ -260,7 +260,7 @@ class _Console:
         return FileResponse(file, headers={"content-security-policy": DATA_DOCS_POLICY})
 
     async def quarantine(self, request: Request, name: str) -> Response:
-        """Open records of the quarantine."""
+        """Records in quarantine."""
         return await self._page(request, lambda context: quality.quarantine(context, name))
 
     async def backfill(

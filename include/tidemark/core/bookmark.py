@@ -3,18 +3,22 @@
 In the protocol of docs/adr/0028-derived-tables-follow-the-ledger.md, the metadata of each commit of
 a decoder to the typed table contain a bookmark. Nothing else records the progress of decodes. If
 the bookmark is unknown, the next decode compares all offsets of the typed table with the ledger.
-
-Only tests use this protocol so far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Self
 
-from tidemark.core.offsets import Span, SpanSet, span_lists, spans_by_partition
+from tidemark.core.offsets import (
+    Span,
+    SpanSet,
+    span_lists,
+    spans_by_partition,
+    union_by_partition,
+)
 from tidemark.core.publication import PublishRule
 
 MAX_RUNS = 1_000
@@ -38,6 +42,20 @@ class OffsetList:
 
     plans: SpanSet = field(default_factory=SpanSet)
     spans: Mapping[str, Mapping[int, SpanSet]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.plans or self.spans)
+
+    def union(self, other: Self) -> Self:
+        """Return the offsets of both lists."""
+        topics = {**self.spans, **other.spans}
+        return type(self)(
+            plans=self.plans.union(other.plans),
+            spans={
+                each: union_by_partition([self.spans.get(each, {}), other.spans.get(each, {})])
+                for each in topics
+            },
+        )
 
     def limited(self) -> Self | None:
         """Return the list; None if it has more than `MAX_RUNS` runs or ranges."""
@@ -78,10 +96,14 @@ class Bookmark:
         pending: Numbers of the bronze plans that are left for a later commit. A run may contain
             numbers of plans that are not required, because these change nothing.
         decoded: The offsets that the commit decoded; None if there are too many to list. The
-            quarantine then compares all claimed offsets.
+            quarantine then compares all claimed offsets, and the next merge rebuilds the upsert
+            table.
         removed: The offsets of rows that the commit removed, or that a replay replaced; None if
             there are too many to list. The next merge then rebuilds the upsert table.
         changes_quarantine: Whether the quarantine has to follow the commit.
+        spec: Fingerprint of the spec by which the commit decoded.
+        decoded_by_spec: Numbers of plans whose offsets were all decoded by this spec. Only
+            comparisons of rows read it: a plan may be missing.
     """
 
     event: int
@@ -91,6 +113,8 @@ class Bookmark:
     decoded: OffsetList | None
     removed: OffsetList | None
     changes_quarantine: bool
+    spec: str = ""
+    decoded_by_spec: SpanSet = field(default_factory=SpanSet)
 
     def as_metadata(self) -> dict[str, Any]:
         """Return plain values for the metadata of a commit."""
@@ -100,9 +124,11 @@ class Bookmark:
             "digest": self.digest,
             "publish": str(self.publish),
             "pending": _run_lists(self.pending),
-            "decoded": self.decoded and self.decoded.as_metadata(),
-            "removed": self.removed and self.removed.as_metadata(),
+            "decoded": None if self.decoded is None else self.decoded.as_metadata(),
+            "removed": None if self.removed is None else self.removed.as_metadata(),
             "changes_quarantine": self.changes_quarantine,
+            "spec": self.spec,
+            "decoded_by_spec": _run_lists(self.decoded_by_spec),
         }
 
     @classmethod
@@ -124,22 +150,60 @@ class Bookmark:
     def _parsed(cls, found: Any) -> Self:
         if _number(found["form"]) != _FORM:
             raise ValueError(f"expected format {_FORM}; got {found['form']}")
-        digest, changes_quarantine = found["digest"], found["changes_quarantine"]
-        if not isinstance(digest, str) or not isinstance(changes_quarantine, bool):
-            raise TypeError(f"expected str and bool; got {digest!r} and {changes_quarantine!r}")
+        texts, changes_quarantine = (found["digest"], found["spec"]), found["changes_quarantine"]
+        if not all(isinstance(each, str) for each in texts) or not isinstance(
+            changes_quarantine, bool
+        ):
+            raise TypeError(f"expected two str and bool; got {texts} and {changes_quarantine!r}")
         decoded, removed = (
             None if found[name] is None else OffsetList.parsed(found[name])
             for name in ("decoded", "removed")
         )
         return cls(
             event=_number(found["event"]),
-            digest=digest,
+            digest=found["digest"],
             publish=PublishRule(found["publish"]),
             pending=_runs(found["pending"]),
             decoded=decoded,
             removed=removed,
             changes_quarantine=changes_quarantine,
+            spec=found["spec"],
+            decoded_by_spec=_runs(found["decoded_by_spec"]),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypedChanges:
+    """Changes of a typed table's rows between two of its versions.
+
+    Attributes:
+        decoded: The offsets that were decoded. Some of them may be in quarantine.
+        removed: Offsets of rows that were removed, or that a replay replaced.
+    """
+
+    decoded: OffsetList = OffsetList()
+    removed: OffsetList = OffsetList()
+
+    def __bool__(self) -> bool:
+        return bool(self.decoded or self.removed)
+
+    @classmethod
+    def of(cls, bookmarks: Iterable[Bookmark | None]) -> Self | None:
+        """Return the changes of some commits.
+
+        Returns:
+            None if one of the bookmarks does not list its changes, or if all of them together are
+            too many to list.
+        """
+        decoded, removed = OffsetList(), OffsetList()
+        for each in bookmarks:
+            if each is None or each.decoded is None or each.removed is None:
+                return None
+            more, gone = decoded.union(each.decoded), removed.union(each.removed)
+            if more.limited() is None or gone.limited() is None:
+                return None
+            decoded, removed = more, gone
+        return cls(decoded=decoded, removed=removed)
 
 
 def limited_pending(pending: SpanSet) -> SpanSet:

@@ -3,8 +3,7 @@
 A round reads the ledger and the tables, chooses whole bronze plans, decodes them, and makes at most
 one commit to the typed table. The next round continues from the bookmark of that commit.
 
-The protocol is in docs/adr/0028-derived-tables-follow-the-ledger.md. Only tests use this module so
-far.
+The protocol is in docs/adr/0028-derived-tables-follow-the-ledger.md.
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ from tidemark.core.following import (
     BatchOffsets,
     PlansSince,
     allowed,
+    by_topic_id,
     claimed,
     difference,
     intersection,
     required,
 )
-from tidemark.core.offsets import Span, SpanSet, size_of, union_by_partition
+from tidemark.core.offsets import Span, SpanSet, size_of
 from tidemark.core.publication import PublishRule
 
 
@@ -36,6 +36,7 @@ class DecodeRound:
         examined: Numbers of the plans that were requested from `read_since`.
         earlier: The newest bookmark of the typed table; None if it is unknown.
         publish: The rule by which landed offsets are required.
+        spec: Fingerprint of the spec by which records are decoded.
         missing: Offsets to decode, in this round or a later one.
         surplus: Offsets of rows to remove.
     """
@@ -44,6 +45,7 @@ class DecodeRound:
     examined: SpanSet
     earlier: Bookmark | None
     publish: PublishRule
+    spec: str
     missing: BatchOffsets
     surplus: BatchOffsets
 
@@ -55,6 +57,7 @@ class DecodeRound:
         publish: PublishRule,
         present: BatchOffsets,
         examined: SpanSet,
+        spec: str = "",
     ) -> Self:
         """Return the round after a known bookmark.
 
@@ -65,25 +68,30 @@ class DecodeRound:
             present: Offsets of typed rows, at least those in `found.missing`.
             examined: Numbers of the plans that were requested from `read_since`: some pending
                 plans, and all plans of a replay.
+            spec: Fingerprint of the spec by which records are decoded.
         """
         return cls(
             found=found,
             examined=examined,
             earlier=earlier,
             publish=publish,
+            spec=spec,
             # fence: typed-offsets-are-not-added
             missing=difference(found.missing(earlier, publish), present),
             surplus=found.surplus(earlier, publish),
         )
 
     @classmethod
-    def compared(cls, found: PlansSince, publish: PublishRule, present: BatchOffsets) -> Self:
+    def compared(
+        cls, found: PlansSince, publish: PublishRule, present: BatchOffsets, spec: str = ""
+    ) -> Self:
         """Return the round without a known bookmark.
 
         Args:
             found: Result of `read_all`.
             publish: The rule by which landed offsets are required.
             present: Offsets of all typed rows.
+            spec: Fingerprint of the spec by which records are decoded.
         """
         plans = found.now.values()
         return cls(
@@ -91,6 +99,7 @@ class DecodeRound:
             examined=SpanSet(),
             earlier=None,
             publish=publish,
+            spec=spec,
             missing=difference(required(plans, publish), present),
             surplus=difference(present, allowed(plans, publish)),
         )
@@ -168,15 +177,24 @@ class DecodeRound:
             or pending != exact
             or bool(self._unclaimed(earlier, pending))
         )
+        listed = self._listed(decoded, replayed)
         return Bookmark(
             event=self.found.event,
             digest=self.found.digest,
             publish=self.publish,
             pending=pending,
-            decoded=self._listed(decoded, replayed).limited(),
-            removed=OffsetList(spans=_by_topic(self.surplus, replayed)).limited(),
+            decoded=listed.limited(),
+            removed=OffsetList(spans=by_topic_id(self.surplus, replayed)).limited(),
             changes_quarantine=changes_quarantine,
+            spec=self.spec,
+            decoded_by_spec=self._decoded_by_spec(listed.plans),
         )
+
+    def _decoded_by_spec(self, decoded: SpanSet) -> SpanSet:
+        """Return the plans that were decoded whole by the spec, in at most `MAX_RUNS` runs."""
+        if self.earlier is not None and self.earlier.spec == self.spec:
+            decoded = decoded.union(self.earlier.decoded_by_spec)
+        return SpanSet(decoded.spans[-MAX_RUNS:])
 
     def _pending(self, decoded: Collection[int]) -> SpanSet:
         """Return the plans that are pending after a commit that decodes some plans."""
@@ -203,16 +221,17 @@ class DecodeRound:
         part = {batch: spans for batch, spans in decoded.items() if batch not in whole}
         return OffsetList(
             plans=SpanSet.of_numbers(batch.sequence for batch in whole),
-            spans=_by_topic(part, replayed),
+            spans=by_topic_id(part, replayed),
         )
 
 
-def cleared_bookmark(found: PlansSince, publish: PublishRule) -> Bookmark | None:
+def cleared_bookmark(found: PlansSince, publish: PublishRule, spec: str = "") -> Bookmark | None:
     """Return the bookmark of a commit that removes all typed rows. All plans are pending in it.
 
     Args:
         found: Result of `read_all`.
         publish: The rule by which landed offsets are required.
+        spec: Fingerprint of the spec by which records are decoded.
 
     Returns:
         None for a pipeline without events.
@@ -227,17 +246,9 @@ def cleared_bookmark(found: PlansSince, publish: PublishRule) -> Bookmark | None
         decoded=OffsetList(),
         removed=None,
         changes_quarantine=True,
+        spec=spec,
     )
 
 
 def _plans_of(offsets: BatchOffsets) -> Collection[int]:
     return {batch.sequence for batch in offsets}
-
-
-def _by_topic(*parts: BatchOffsets) -> dict[str, dict[int, SpanSet]]:
-    """Return the offsets of all batches by topic id."""
-    found: dict[str, dict[int, SpanSet]] = {}
-    for part in parts:
-        for batch, spans in part.items():
-            found[batch.topic_id] = dict(union_by_partition([found.get(batch.topic_id, {}), spans]))
-    return found

@@ -1,13 +1,13 @@
-"""The work of a decode: values for the driver, the job and the decoder, and the result."""
+"""The work of a decode: values for the service and the decoder, and the result."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
-from tidemark.core.following import Batch, BatchOffsets
-from tidemark.core.offsets import Span, SpanSet, span_lists, spans_by_partition
+from tidemark.core.following import BatchOffsets
+from tidemark.core.offsets import Span, SpanSet
 
 EVERY_PLAN = SpanSet.of([Span(0, 2**63 - 1)])
 """The numbers of all plans."""
@@ -30,28 +30,6 @@ class DecodeWork:
     schemas: Mapping[str, Sequence[int]] = field(default_factory=dict)
     oversized: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
-    def as_record(self) -> dict[str, Any]:
-        """Return plain values, for the argument of a job."""
-        return {
-            "plans": [[run.start, run.end] for run in self.plans],
-            "replayed": [[*batch, span_lists(spans)] for batch, spans in self.replayed.items()],
-            "schemas": {part: list(ids) for part, ids in self.schemas.items()},
-            "oversized": {part: list(ids) for part, ids in self.oversized.items()},
-        }
-
-    @classmethod
-    def parsed(cls, record: Mapping[str, Any]) -> Self:
-        """Return the work with these values of `as_record`."""
-        return cls(
-            plans=SpanSet.of(Span(*run) for run in record["plans"]),
-            replayed={
-                Batch(*batch): spans_by_partition((p, Span(*span)) for p, *span in spans)
-                for *batch, spans in record["replayed"]
-            },
-            schemas=record["schemas"],
-            oversized=record["oversized"],
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeRequest:
@@ -64,8 +42,8 @@ class DecodeRequest:
             another plan number, such as those of an unrecorded replacement, are not decoded.
         schemas: As in `DecodeWork`.
         oversized: As in `DecodeWork`.
-        quarantined: Number of these records that are in quarantine already, and do not count for
-            its limit.
+        quarantined: Number of these records that are in quarantine already, also as records that
+            they replace. They do not count for its limit.
     """
 
     pipeline: str
@@ -83,10 +61,12 @@ class Decoded:
     Attributes:
         plans: Numbers of the bronze plans that were decoded.
         offsets: Number of offsets that were decoded for the first time or again.
-        records: Number of decoded records.
-        quarantined: Number of records that could not be decoded.
+        records: Number of records at these offsets, decoded or quarantined.
+        quarantined: Number of records among them that could not be decoded.
         removed: Number of offsets whose rows were removed.
         rounds: Number of rounds.
+        table_version: The version of the typed table that the last commit created; None without a
+            commit to it.
     """
 
     plans: SpanSet = field(default_factory=SpanSet)
@@ -95,9 +75,11 @@ class Decoded:
     quarantined: int = 0
     removed: int = 0
     rounds: int = 0
+    table_version: int | None = None
 
     def __add__(self, other: Decoded) -> Decoded:
-        """Return the changes of both."""
+        """Return the changes of both; the other ones came later."""
+        later = other.table_version
         return Decoded(
             plans=self.plans.union(other.plans),
             offsets=self.offsets + other.offsets,
@@ -105,4 +87,15 @@ class Decoded:
             quarantined=self.quarantined + other.quarantined,
             removed=self.removed + other.removed,
             rounds=self.rounds + other.rounds,
+            table_version=self.table_version if later is None else later,
         )
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the changes as plain values, for `--json`."""
+        return {
+            "plans": self.plans.numbers(),
+            "records": self.records,
+            "quarantined": self.quarantined,
+            "removed": self.removed,
+            "table_version": self.table_version,
+        }

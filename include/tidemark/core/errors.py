@@ -321,7 +321,7 @@ class TableBehindLedger(HistoriesDiverge, TerminalError):
 
     @classmethod
     def without_undo(cls, *, pipeline: str, sequence: int, version: int, newest: int) -> Self:
-        """A data table or its quarantine is a copy from before an undo.
+        """The data table is a copy from before an undo.
 
         Args:
             pipeline: Pipeline name.
@@ -332,8 +332,8 @@ class TableBehindLedger(HistoriesDiverge, TerminalError):
         return cls(
             pipeline=pipeline,
             finding=(
-                f"A table of {pipeline!r} lacks the undo of plan {sequence}, so the rows of the "
-                "plan may be in it again."
+                f"The data table of {pipeline!r} lacks the undo of plan {sequence}, so the rows of "
+                "the plan may be in it again."
             ),
             needed=(
                 f"the removal of these rows, which created version {version} of the data table"
@@ -345,13 +345,13 @@ class TableBehindLedger(HistoriesDiverge, TerminalError):
 
 
 class LedgerBehindTable(CaseTexts, HistoriesDiverge, TerminalError):
-    """The control table lacks events that a data table or its own log has, or has another plan."""
+    """The control table lacks events of its own log or the data table, or has another plan."""
 
     @classmethod
     def without_plan(cls, *, pipeline: str, sequence: int, newest: int) -> Self:
-        """The log of a data table or of its quarantine has a plan that the control table lacks."""
+        """The log of the data table has a plan that the control table lacks."""
         return cls(
-            finding=f"The control table lacks a plan that is in a table of {pipeline!r}.",
+            finding=f"The control table lacks a plan that is in the data table of {pipeline!r}.",
             needed=f"a control table with plan {sequence}",
             seen=f"newest plan {newest}" if newest else "no plan of this kind",
             advice=(
@@ -501,21 +501,6 @@ class PlanCannotLand(TerminalError):
             ),
         )
 
-    @classmethod
-    def by_other_quarantine(cls, pipeline: str, sequence: int, quarantined: int, now: int) -> Self:
-        """Two drivers quarantined different records; the typed table has no rows of the plan."""
-        return cls(
-            pipeline=pipeline,
-            sequence=sequence,
-            cause=(
-                f"two executions of it quarantined different records, {quarantined:,} and {now:,}"
-            ),
-            preparation=(
-                "Correct row rules that depend on the time, and run one version of Tidemark."
-            ),
-            continuation="then decode again",
-        )
-
 
 class OnlyCopy(CaseTexts, TerminalError):
     """The rows to remove may be the only copy of their records."""
@@ -552,8 +537,7 @@ class OnlyCopy(CaseTexts, TerminalError):
             ),
             advice=(
                 "Keep this typed table, and set another `decode.target` in the spec: see "
-                "docs/how-to/typed.md#correct-a-wrong-schema. To remove the rows of one plan "
-                "nevertheless, run its undo with `--allow-loss`."
+                "docs/how-to/typed.md#correct-a-wrong-schema."
             ),
         )
 
@@ -846,14 +830,12 @@ class InvalidReference(CaseTexts, TerminalError):
 
     @classmethod
     def of_typed(cls, pipeline: str, origin: str) -> Self:
-        """The command needs the pipeline that reads Kafka."""
+        """The command needs the pipeline, which reads Kafka and has plans."""
         return cls(
-            finding=(
-                f"Pipeline {pipeline!r} decodes the table of {origin!r}; it does not read Kafka."
-            ),
+            finding=f"{pipeline!r} is a derived table of pipeline {origin!r}, without plans.",
             advice=(
-                f"Run the command for {origin!r}. The next run of {origin!r} decodes the records. "
-                "See `tidemark decode --help`."
+                f"Run the command for {origin!r}. Derived tables follow its bronze table: "
+                f"`tidemark run {origin}` brings them up to date."
             ),
         )
 
@@ -867,11 +849,11 @@ class InvalidReference(CaseTexts, TerminalError):
 
     @classmethod
     def of_requester(cls, requester: str) -> Self:
-        """The name of a run could be mistaken for a plan of another origin."""
+        """The name of a run could be mistaken for the chunk of a backfill."""
         return cls(
             finding=(
                 f"The requester {requester!r} has the form of the name of a backfill's chunk "
-                "(`NAME#NUMBER`) or of a decoder (`decode:PIPELINE:NUMBERS`)."
+                "(`NAME#NUMBER`)."
             ),
             advice="Name the run in another way, such as `notebook:2026-01-31`.",
         )

@@ -160,8 +160,8 @@ class Abandoned:
 
     Attributes:
         sequence: Plan number.
-        requested_by: The operator's command, as `cli:<user>:<id>`, or `decode`.
-        reason: The reason of the operator or the decoder.
+        requested_by: The operator's command, as `cli:<user>:<id>`.
+        reason: The reason of the operator.
     """
 
     sequence: int
@@ -237,8 +237,8 @@ class UndoStarted:
 
     Attributes:
         sequence: Plan number.
-        requested_by: The operator's command, as `cli:<user>:<id>`, or `decode`.
-        reason: The reason of the operator or the decoder.
+        requested_by: The operator's command, as `cli:<user>:<id>`.
+        reason: The reason of the operator.
         committed: Committed offset of each of the plan's partitions, without this landing.
     """
 
@@ -254,8 +254,8 @@ class Undone:
 
     Attributes:
         sequence: Plan number.
-        requested_by: The operator's `undo` or `rewind`, as `cli:<user>:<id>`, or `decode`.
-        reason: The reason of the operator or the decoder.
+        requested_by: The operator's `undo` or `rewind`, as `cli:<user>:<id>`.
+        reason: The reason of the operator.
         table_version: After `undo`, a version of the data table without the rows; None after a
             RESTORE.
     """

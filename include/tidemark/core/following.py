@@ -156,6 +156,15 @@ def union(parts: Iterable[BatchOffsets]) -> BatchOffsets:
     return {batch: union_by_partition(some) for batch, some in found.items()}
 
 
+def by_topic_id(*parts: BatchOffsets) -> Mapping[str, Mapping[int, SpanSet]]:
+    """Return the offsets of all batches, by topic id and partition."""
+    found: dict[str, list[Mapping[int, SpanSet]]] = {}
+    for part in parts:
+        for batch, spans in part.items():
+            found.setdefault(batch.topic_id, []).append(spans)
+    return {topic_id: union_by_partition(some) for topic_id, some in found.items()}
+
+
 def listed_part(offsets: BatchOffsets, listed: OffsetList | None) -> BatchOffsets:
     """Return those of the offsets that are in a list; all of the offsets without a list."""
     if listed is None:

@@ -64,11 +64,6 @@ class PlanRecord:
         return self.held_now is None and self.cancelled_by is None
 
     @property
-    def is_recovered(self) -> bool:
-        """Whether a repair has recorded the landing; False in a summary of the ledger."""
-        return self.landed_in is not None and self.plan.epoch < self.landed_in.epoch
-
-    @property
     def unchecked(self) -> Mapping[int, SpanSet]:
         """Landed offsets without a decision, for example offsets that a RESTORE brought back."""
         held = self.held_now.spans() if self.held_now else {}
@@ -359,10 +354,6 @@ class Ledger:
         settled = (chain.sequence for chain in self.settled.chain_heads.values())
         return max([*landed, *settled], default=None)
 
-    def landed_sequences(self) -> frozenset[int]:
-        """Return the numbers of all plans that have landed, even if undone. Needs a full ledger."""
-        return frozenset(number for number, record in self.plans.items() if record.has_landed)
-
     @property
     def records(self) -> int:
         """Number of records of all landed plans."""
@@ -372,10 +363,6 @@ class Ledger:
     def open_plans(self) -> list[PlanRecord]:
         """Return the plans that may still land, oldest first."""
         return [record for record in self.plans.values() if record.is_open]
-
-    def sequences_without_rows(self) -> list[int]:
-        """Return the numbers of the plans that are open, abandoned or undone, oldest first."""
-        return [sequence for sequence, each in self.plans.items() if each.held_now is None]
 
     def open_plan(self, kind: PlanKind) -> PlanRecord | None:
         """Return the open plan of a chain, if any. The protocol allows one."""

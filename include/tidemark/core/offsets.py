@@ -101,6 +101,10 @@ class SpanSet:
     def __iter__(self) -> Iterator[Span]:
         return iter(self.spans)
 
+    def numbers(self) -> list[int]:
+        """Return the single offsets or numbers, ascending."""
+        return [number for span in self.spans for number in range(span.start, span.end)]
+
     def __contains__(self, number: int) -> bool:
         return bool(self.within(Span(number, number + 1)))
 

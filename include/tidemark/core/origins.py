@@ -1,4 +1,4 @@
-"""Why a plan was made: for a run, for a chunk of a backfill, or to decode another table's rows.
+"""Why a plan was made: for a run, or for a chunk of a backfill.
 
 The origin is the idempotency key of the plan: a second request of the same origin gets the same
 plan. The control table stores it in the columns `requested_by` and `chunk`. Different origins have
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
 from tidemark.core.errors import InvalidReference
@@ -18,7 +18,6 @@ BY_DATE = ":by-date"
 """Suffix of the requester of a run that Airflow's own backfill by dates started."""
 _DAG_RUN = re.compile(rf"airflow:([^:]+):(.+?)({BY_DATE})?", re.DOTALL)
 _CHUNK = re.compile(r"(.+)#(\d+)", re.DOTALL)
-_DECODING = re.compile(r"decode:([^:]+):(\d+):(-?\d+):([0-9a-f]+)((?::[a-z]+[=!]\d+(?:,\d+)*)*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,44 +82,7 @@ class ChunkOrigin:
         return f"{self.requester}#{self.chunk}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeOrigin:
-    """A decoder plans rows of another pipeline's table.
-
-    Attributes:
-        pipeline: The pipeline of the table with the records.
-        epoch: Epoch of that pipeline.
-        version: Version of that table when the plan was made; -1 without a landing. The plan does
-            not decode records that landed again at its offsets in a later version.
-        fingerprint: Fingerprint of the decoder's settings when the plan was made, in hexadecimal.
-        schemas: Ids of the records' schemas, ascending, by part (`key`, `value`); only parts with
-            schema ids.
-        oversized: Ids of schemas that exceed a limit, in the same form. Their records go to the
-            quarantine.
-    """
-
-    pipeline: str
-    epoch: int
-    version: int
-    fingerprint: str
-    schemas: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
-    oversized: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
-
-    def __str__(self) -> str:
-        ids = _ids_as_text(self.schemas, "=") + _ids_as_text(self.oversized, "!")
-        return f"decode:{self.pipeline}:{self.epoch}:{self.version}:{self.fingerprint}{ids}"
-
-
-def _ids_as_text(ids: Mapping[str, tuple[int, ...]], sign: str) -> str:
-    return "".join(f":{part}{sign}{','.join(map(str, some))}" for part, some in sorted(ids.items()))
-
-
-def _ids_of_text(text: str, sign: str) -> Mapping[str, tuple[int, ...]]:
-    parts = (each.split(sign) for each in text.split(":")[1:] if sign in each)
-    return {part: tuple(map(int, some.split(","))) for part, some in parts}
-
-
-PlanOrigin: TypeAlias = RunOrigin | ChunkOrigin | DecodeOrigin
+PlanOrigin: TypeAlias = RunOrigin | ChunkOrigin
 
 
 def parse_origin(text: str) -> PlanOrigin:
@@ -141,23 +103,8 @@ def origin_of_row(row: Mapping[str, Any]) -> PlanOrigin:
     return parse_origin(requested_by) if chunk is None else ChunkOrigin(requested_by, chunk)
 
 
-def _parse(text: str) -> ChunkOrigin | DecodeOrigin | None:
+def _parse(text: str) -> ChunkOrigin | None:
     """Return the origin with exactly this text; None if it is the name of a run."""
-    origin = _parse_numbers(text)
+    found = _CHUNK.fullmatch(text)
+    origin = found and ChunkOrigin(found[1], int(found[2]))
     return origin if str(origin) == text else None
-
-
-def _parse_numbers(text: str) -> ChunkOrigin | DecodeOrigin | None:
-    if found := _DECODING.fullmatch(text):
-        pipeline, epoch, version, fingerprint, ids = found.groups()
-        return DecodeOrigin(
-            pipeline=pipeline,
-            epoch=int(epoch),
-            version=int(version),
-            fingerprint=fingerprint,
-            schemas=_ids_of_text(ids, "="),
-            oversized=_ids_of_text(ids, "!"),
-        )
-    if found := _CHUNK.fullmatch(text):
-        return ChunkOrigin(found[1], int(found[2]))
-    return None

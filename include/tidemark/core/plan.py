@@ -21,7 +21,7 @@ class PlanKind(StrEnum):
     LIVE = "live"
     """Scheduled runs create these plans, which follow the log."""
     BACKFILL = "backfill"
-    """The plan has explicit offsets: of a backfill, or of a typed table that decodes them again."""
+    """The plan has explicit offsets of a backfill."""
 
 
 def transaction_app_id(pipeline: str, epoch: int, kind: PlanKind) -> str:

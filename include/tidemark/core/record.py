@@ -68,10 +68,6 @@ class LogRecord:
         at = _EPOCH + timedelta(milliseconds=self.timestamp_ms)
         return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
-    def without_payload(self) -> LogRecord:
-        """Return the record without key and value, which a typed table contains only decoded."""
-        return replace(self, key=None, value=None)
-
     def without_headers(self) -> LogRecord:
         """Return the record without headers, to compare it with undecodable headers."""
         return replace(self, headers=None)

@@ -166,23 +166,17 @@ class PlanCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """Transactions and RESTOREs in the log of a data table, or of a typed table and its quarantine.
+    """Transactions and RESTOREs in the log of a data table.
 
     Attributes:
-        transactions: Newest version of each requested application id; of two tables, the lower one.
+        transactions: Newest version of each requested application id.
         restores: RESTOREs after the requested version.
         version: The version of the table; None without a table.
-        ahead: Newest version of each application id whose version is higher in one of two tables.
     """
 
     transactions: Mapping[str, int]
     restores: tuple[Restore, ...]
     version: int | None = None
-    ahead: Mapping[str, int] = field(default_factory=dict)
-
-    def newest(self, app_id: str) -> int:
-        """Return the newest version of an application id in either table; 0 without one."""
-        return self.ahead.get(app_id, self.transactions.get(app_id, 0))
 
     def is_later_than(self, transactions: Mapping[str, int]) -> bool:
         """Return whether another state of the table is older than this one.
@@ -264,16 +258,15 @@ def check_table(ledger: Ledger, state: TableState) -> None:
             if record.plan.kind is kind and record.plan.epoch == ledger.epoch
         )
         known = max([over, *opened])
-        ahead = state.newest(app_id)
-        if ahead == FENCED_VERSION:  # fence: half-fence-is-found
+        if newest == FENCED_VERSION:  # fence: unfinished-repair-is-noticed
             raise RepairUnfinished(pipeline=ledger.pipeline, epoch=ledger.epoch)
         if newest < over:
             raise TableBehindLedger.without_plan(
                 pipeline=ledger.pipeline, sequence=over, newest=newest
             )
-        if ahead > known:  # fence: quarantine-ahead-of-its-ledger-is-noticed
+        if newest > known:  # fence: newer-table-is-noticed
             raise LedgerBehindTable.without_plan(
-                pipeline=ledger.pipeline, sequence=ahead, newest=known
+                pipeline=ledger.pipeline, sequence=newest, newest=known
             )
     _check_removals(ledger, state)
     known_versions = {
@@ -297,7 +290,7 @@ def check_table(ledger: Ledger, state: TableState) -> None:
 
 
 def _check_removals(ledger: Ledger, state: TableState) -> None:
-    """Raise if one of the tables is a copy from before an undo that the other one has."""
+    """Raise if the table or the ledger is a copy from before an undo that the other one has."""
     undo = ledger.newest_undo
     # Versions do not show a copy that later commits have made as long again.
     # fence: copy-from-before-an-undo-is-noticed
@@ -308,7 +301,7 @@ def _check_removals(ledger: Ledger, state: TableState) -> None:
             version=undo.table_version or 0,
             newest=state.version or 0,
         )
-    removed = state.newest(removal_app_id(ledger.pipeline, ledger.epoch))
+    removed = state.transactions.get(removal_app_id(ledger.pipeline, ledger.epoch), 0)
     if not removed or removed == FENCED_VERSION:
         return
     record = ledger.plans.get(removed)
@@ -375,21 +368,3 @@ def survives_restores(
     if last is None or last.at < version:
         return version <= seen_from
     return survives_restores(restores, version, last.to)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableChanges:
-    """Changes of a data table's rows between two of its versions.
-
-    Attributes:
-        appended: Plans that added rows and replaced none.
-        replaced: Plans that replaced the rows at their offsets.
-        removed: Numbers of the plans whose rows were removed.
-    """
-
-    appended: Sequence[Plan] = ()
-    replaced: Sequence[Plan] = ()
-    removed: Sequence[int] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.appended or self.replaced or self.removed)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -17,7 +17,7 @@ from tidemark.core.accounting import Landing
 from tidemark.core.datafile import DataFile
 from tidemark.core.errors import LedgerBehindTable, TidemarkError
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.core.origins import PlanOrigin, RunOrigin
+from tidemark.core.origins import PlanOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
 from tidemark.core.table_state import (
@@ -26,11 +26,9 @@ from tidemark.core.table_state import (
     PlanCommit,
     RowOrigin,
     RowRange,
-    TableChanges,
     TableSize,
     TableState,
     check_survives_restores,
-    survives_restores,
 )
 from tidemark.delta import commit_log, row_queries
 from tidemark.delta.columns import BRONZE_SCHEMA
@@ -49,20 +47,17 @@ from tidemark.delta.errors import (
     TableReplaced,
     TransactionConflict,
 )
-from tidemark.delta.landed_files import added_file
-from tidemark.delta.live_files import files_at, table_filesystem
+from tidemark.delta.landed_files import added_file, lost_file
+from tidemark.delta.live_files import files_at
 from tidemark.delta.plan_counts import records_by_range
 from tidemark.delta.plan_removal import (
     files_with_plan,
     is_removal_complete,
-    leftover_transactions,
     may_have_plan,
     removal_transactions,
     remove_whole_files,
-    rewrite_without_plan,
 )
 from tidemark.delta.replacement import check_no_rows_lost, replace_rows
-from tidemark.delta.row_removal import check_rewritable
 from tidemark.delta.table_checks import (
     OWNER,
     check_columns,
@@ -77,13 +72,9 @@ from tidemark.delta.table_checks import (
 from tidemark.delta.table_io import newest_if_exists, newest_table, open_if_exists
 from tidemark.delta.table_properties import data_table_properties
 from tidemark.delta.unreadable_files import check_readable, raise_if_unreadable
-from tidemark.delta.widened_maps import has_widened_maps
 from tidemark.spec.fields import FieldType
 
 log = logging.getLogger(__name__)
-
-Replace: TypeAlias = Callable[[DeltaTable, Plan, Sequence[DataFile], CommitProperties], None]
-"""Commits a plan's files in place of rows of the table, with some commit properties."""
 
 
 @translates_delta_errors
@@ -181,60 +172,20 @@ class DeltaDataTable:
         table = open_if_exists(self._uri)
         return table is not None and commit_log.has_transaction(table, plan)
 
-    def still_landed_plans(
-        self, sequences: Collection[int], landed_sequences: Callable[[], Collection[int]]
-    ) -> frozenset[int]:
-        """Return the plans whose landing the newest version contains.
-
-        Args:
-            sequences: The plans to look for.
-            landed_sequences: Returns the plans that landed by the ledger. Called only for plans
-                without a commit in the log and without rows; the log keeps a commit for 30 days.
-        """
+    def row_ranges(self) -> tuple[RowRange, ...]:
+        """Return the ranges of rows in the newest version, by plan, incarnation and partition."""
         table = open_if_exists(self._uri)
-        if table is None or not sequences:
-            return frozenset()
-        restores = commit_log.restores_since(table, -1)
-        in_newest = {
-            metadata["sequence"]: survives_restores(restores, version)
-            for version, metadata in reversed(list(commit_log.plan_commits(table)))
-        }
-        held = {sequence for sequence in sequences if in_newest.get(sequence)}
-        unknown = set(sequences) - held
-        if unknown:
-            of_them = f"plan_sequence IN ({', '.join(map(str, sorted(unknown)))})"
-            held |= {of.sequence for of in row_queries.row_ranges(table, of_them)}
-        forgotten = set(sequences) - held - in_newest.keys()
-        if forgotten:
-            held |= forgotten & set(landed_sequences())  # fence: forgotten-plan-landed-per-ledger
-        return frozenset(held)
+        return () if table is None else row_queries.row_ranges(table)
 
-    def row_ranges(self, condition: str = "true") -> tuple[RowRange, ...]:
-        """Return the ranges of rows in the newest version, by plan, incarnation and partition.
-
-        Args:
-            condition: SQL condition of the rows.
-        """
+    def offsets_at(self, topic_id: str, partition: int, span: Span) -> list[int]:
+        """Return the offset of each row at some offsets of one partition."""
         table = open_if_exists(self._uri)
-        return () if table is None else row_queries.row_ranges(table, condition)
+        return [] if table is None else row_queries.offsets_at(table, topic_id, partition, span)
 
-    def offsets_at(
-        self, topic_id: str, partition: int, span: Span, condition: str = "true"
-    ) -> list[int]:
-        """Return the offset of each row at some offsets that meets an SQL condition."""
+    def spans_with_rows(self, topic_id: str, spans: Mapping[int, SpanSet]) -> Mapping[int, SpanSet]:
+        """Return the offsets in `spans` with a row, by partition."""
         table = open_if_exists(self._uri)
-        if table is None:
-            return []
-        return row_queries.offsets_at(table, topic_id, partition, span, condition)
-
-    def spans_with_rows(
-        self, topic_id: str, spans: Mapping[int, SpanSet], condition: str = "true"
-    ) -> Mapping[int, SpanSet]:
-        """Return the offsets in `spans` with a row that meets an SQL condition, by partition."""
-        table = open_if_exists(self._uri)
-        if table is None:
-            return {}
-        return row_queries.spans_with_rows(table, topic_id, spans, condition)
+        return {} if table is None else row_queries.spans_with_rows(table, topic_id, spans)
 
     def plan_commits(self, origin: PlanOrigin) -> tuple[PlanCommit, ...]:
         """Return the commits of plans, newest first, as far as the log reaches back.
@@ -248,56 +199,10 @@ class DeltaDataTable:
             for version, metadata in (() if table is None else commit_log.plan_commits(table))
         )
 
-    def quarantined_plans(self, origin: PlanOrigin) -> Sequence[Plan]:  # noqa: ARG002  the port's
-        """See `DataLog.quarantined_plans`; a plan commits to this table only."""
-        return ()
-
-    def quarantine_ahead(self, pipeline: str, app_ids: Collection[str]) -> Mapping[str, int]:  # noqa: ARG002  the port's
-        """See `DataLog.quarantine_ahead`; a plan commits to this table only."""
-        return {}
-
     def version_and_id(self) -> tuple[int, str]:
         """Return the newest version and the Delta id; -1 and an empty text without a table."""
         table = open_if_exists(self._uri)
         return (-1, "") if table is None else (table.version(), str(table.metadata().id))
-
-    def commit_digest(self, version: int) -> str | None:
-        """See `commit_log.commit_digest`; None without a table."""
-        table = open_if_exists(self._uri)
-        return None if table is None else commit_log.commit_digest(table, version)
-
-    def changes_since(self, version: int, digest: str | None) -> TableChanges | None:
-        """Return the changes after a version, from the commits; None if they are unknown.
-
-        Args:
-            version: The version.
-            digest: Its `commit_digest` when it was read. A copy in place of the table may have
-                another commit of this version, or none. Without a digest, the changes are unknown.
-        """
-        table = open_if_exists(self._uri)
-        if table is None:
-            return None
-        missing = table.version() - version
-        commits = commit_log.history(table, missing) if missing > 0 else []
-        # fence: changes-start-at-the-commit-that-was-read
-        if digest is None or commit_log.commit_digest(table, version) != digest:
-            return None
-        if len(commits) < missing:
-            return None
-        by_version = dict(commit_log.commits_with_metadata(commits))
-        appended: list[Plan] = []
-        replaced: list[Plan] = []
-        removed: list[int] = []
-        for commit in reversed(commits):
-            metadata = by_version.get(commit["version"], {})
-            if "fingerprint" in metadata:
-                plan = Plan.from_metadata(metadata, RunOrigin(""))
-                (replaced if plan.replaces else appended).append(plan)
-            elif "removed_plan" in metadata:
-                removed.append(metadata["removed_plan"])
-            elif not commit_log.changes_no_rows(commit, metadata):
-                return None
-        return TableChanges(appended=appended, replaced=replaced, removed=removed)
 
     def removal_versions(self) -> Mapping[int, Sequence[int]]:
         """Return the versions that removed rows of each plan, as far back as the log reaches."""
@@ -309,8 +214,8 @@ class DeltaDataTable:
                 versions.setdefault(metadata["removed_plan"], []).append(version)
         return versions
 
-    def fences(self, pipeline: str) -> Mapping[str, Fence]:  # noqa: ARG002  the port's
-        """See `DataLog.fences`; the table belongs to one pipeline."""
+    def fences(self) -> Mapping[str, Fence]:
+        """See `DataLog.fences`."""
         table = open_if_exists(self._uri)
         history = [] if table is None else commit_log.history(table)
         return {
@@ -418,50 +323,6 @@ class DeltaDataTable:
             raise tidemark_error(failed, self._uri, f"adding {', '.join(added)}") from failed
         log.info("fields added uri=%s fields=%s", self._uri, ",".join(added))
 
-    def replace_columns(self, pipeline: str, schema: Schema) -> bool:
-        """Replace the columns of a table without rows. Its properties and its log stay.
-
-        Args:
-            pipeline: The owner of the table.
-            schema: The columns.
-
-        Returns:
-            Whether the table has the columns now, or does not exist; false for a table with rows.
-
-        Raises:
-            TransactionConflict: Another process committed to the table meanwhile.
-            EngineFailed: The columns may have been replaced or not. Repeating the call is safe.
-        """
-        import pyarrow as pa
-
-        table = self._open()
-        if table is None:
-            return True
-        self._check(table, pipeline)
-        if row_queries.row_count(table) != 0:  # fence: columns-of-rows-are-not-replaced
-            return False
-        if table.schema() == schema:
-            return True
-        properties = CommitProperties(
-            custom_metadata={"userMetadata": json.dumps({"columns_replaced": True})},
-            # A landing since the read fails this commit.
-            max_commit_retries=0,
-        )
-        try:
-            write_deltalake(
-                for_writing(table),
-                pa.schema(schema.to_arrow()).empty_table(),
-                mode="overwrite",
-                schema_mode="overwrite",
-                commit_properties=properties,
-            )
-        except CommitFailedError as conflict:
-            raise TransactionConflict(pipeline=pipeline, sequence=0) from conflict
-        except (DeltaError, OSError) as failed:
-            raise tidemark_error(failed, self._uri, "replacing the columns") from failed
-        log.info("columns replaced uri=%s", self._uri)
-        return True
-
     def _own(self, pipeline: str) -> DeltaTable:
         """Open the pipeline's table, or create it."""
         table = self._open() or self._create(pipeline)
@@ -493,19 +354,12 @@ class DeltaDataTable:
             check_columns(table, self._uri, self._schema)
 
     def append(self, plan: Plan, files: Sequence[DataFile], seen: TableState) -> bool:
-        """Add a plan's files in one commit; do nothing if the plan's transaction exists."""
-        return self.land(plan, files, seen, _replace_all)
-
-    def land(
-        self, plan: Plan, files: Sequence[DataFile], seen: TableState, replace: Replace
-    ) -> bool:
         """Land a plan's files in one commit; do nothing if its transaction exists.
 
         Args:
             plan: The plan.
             files: Files with the plan's rows.
             seen: The state that was compared with the ledger.
-            replace: Makes the commit of a replacing plan.
 
         Returns:
             Whether this call committed them.
@@ -513,8 +367,7 @@ class DeltaDataTable:
         Raises:
             PlanCannotLand: A row to replace has no new row; nothing was changed.
             ForeignTable, TableAltered: See `state`; nothing was changed.
-            TableAltered, SetupError: See `check_removals` and `check_rewritable`; nothing was
-                changed.
+            TableAltered: See `check_removals`; nothing was changed.
             TableReplaced: The table is older than `seen`, or some of the files
                 have disappeared; nothing was changed.
             UnreadableFile: A file with rows to replace cannot be read; nothing was changed.
@@ -531,13 +384,14 @@ class DeltaDataTable:
             if commit_log.has_transaction(table, plan):  # fence: taken-transaction-is-not-committed
                 return False
             if plan.replaces:
-                self._check_removals(table)
+                check_removals(table, self._uri)
             # fence: data-storage-is-tried
             proofs = missing_storage_proofs(table, self._uri)
-            _check_written(self._uri, plan, files)  # fence: landing-has-its-files
+            if lost := lost_file(self._uri, files):  # fence: landing-has-its-files
+                raise TableReplaced.without_files(plan.pipeline, plan.sequence, self._uri, lost)
             # fence: landing-is-a-transaction
             transactions = [Transaction(plan.app_id, plan.sequence), *proofs]
-            change = replace if plan.replaces else self._add_files
+            change = _replace_all if plan.replaces else self._add_files
             change(table, plan, files, _properties(transactions, plan.commit_metadata()))
         except (DeltaError, OSError) as failed:
             if self._committed_by_other(plan):
@@ -607,24 +461,18 @@ class DeltaDataTable:
         """See `DataLog.check_removals`."""
         table = open_if_exists(self._uri)
         if table is not None:
-            self._check_removals(table)
-
-    def _check_removals(self, table: DeltaTable) -> None:
-        check_removals(table, self._uri)
-        check_rewritable(table)
+            check_removals(table, self._uri)
 
     def check_removable(self, plan: Plan) -> None:
         """See `DataTable.check_removable`; reads the files that also have rows of other plans."""
         table = open_if_exists(self._uri)
         if table is None:
             return
-        self._check_removals(table)
+        check_removals(table, self._uri)
         check_writable(self._uri)
         check_readable(self._uri, files_with_plan(table, plan.sequence)[1])
 
-    def remove_rows(
-        self, plan: Plan, epoch: int | None, seen: TableState | None
-    ) -> tuple[int, int]:
+    def remove_rows(self, plan: Plan, epoch: int, seen: TableState) -> tuple[int, int]:
         """Remove a plan's rows. Returns their number, and the version that removed the last ones.
 
         Removes files with rows of this plan only without reading them, so an unreadable file can
@@ -632,15 +480,12 @@ class DeltaDataTable:
 
         Args:
             plan: The plan.
-            epoch: The epoch of the decision, which a repair fences (see `fence_chains`). None if
-                the ledger does not depend on the rows.
-            seen: The state that was compared with the ledger; None for leftovers of plans that
-                cannot land.
+            epoch: The epoch of the decision, which a repair fences (see `fence_chains`).
+            seen: The state that was compared with the ledger.
 
         Raises:
             RemovalFenced: The epoch is fenced.
-            TableAltered, SetupError: See `check_removals` and `check_rewritable`; some rows may
-                be removed.
+            TableAltered: See `check_removals`; some rows may be removed.
             TableReplaced: The table is older than `seen`.
             TableConflict: Other processes changed the table in every attempt.
         """
@@ -648,14 +493,12 @@ class DeltaDataTable:
             return 0, 0
 
         def transactions(table: DeltaTable, is_last: bool) -> list[Transaction]:
-            self._check_removals(table)
-            if seen is None:
-                return leftover_transactions(table, plan, epoch)
+            check_removals(table, self._uri)
             self._check_not_older(table, plan, seen)  # fence: removal-in-an-older-copy-is-refused
             return removal_transactions(table, plan, epoch, is_last=is_last)
 
         with space_needed(lambda: self._bytes_to_rewrite(plan)):
-            return self._remove_rows(plan, epoch, seen, transactions)
+            return self._remove_rows(plan, epoch, transactions)
 
     def _bytes_to_rewrite(self, plan: Plan) -> int:
         """Return the size of the files that have rows of a plan and of others."""
@@ -664,8 +507,7 @@ class DeltaDataTable:
     def _remove_rows(
         self,
         plan: Plan,
-        epoch: int | None,
-        seen: TableState | None,
+        epoch: int,
         transactions: Callable[[DeltaTable, bool], list[Transaction]],
     ) -> tuple[int, int]:
         try:
@@ -673,9 +515,7 @@ class DeltaDataTable:
                 self._uri, plan.sequence, _removal_metadata(plan), transactions
             )
             others, version = retry_on_conflict(
-                lambda: self._remove_other_rows(
-                    plan, None if seen is None else epoch, transactions, whole_files=removed_at
-                ),
+                lambda: self._remove_other_rows(plan, epoch, transactions, whole_files=removed_at),
                 TableConflict,
             )
         except (DeltaError, OSError) as failed:
@@ -691,7 +531,7 @@ class DeltaDataTable:
     def _remove_other_rows(
         self,
         plan: Plan,
-        epoch: int | None,
+        epoch: int,
         transactions_of: Callable[[DeltaTable, bool], list[Transaction]],
         *,
         whole_files: int | None,
@@ -700,7 +540,7 @@ class DeltaDataTable:
 
         Args:
             plan: The plan.
-            epoch: The epoch in which the ledger relies on the removal; None for leftovers.
+            epoch: The epoch of the decision.
             transactions_of: Returns the transactions of the commit; raises to refuse the commit.
             whole_files: The version that removed files with rows of this plan only; None if none
                 did.
@@ -710,23 +550,15 @@ class DeltaDataTable:
             whole_files is not None
             # fence: removed-plan-is-gone-from-every-file
             and not may_have_plan(table, plan.sequence)
-            and (epoch is None or is_removal_complete(table, plan, epoch))
+            and is_removal_complete(table, plan, epoch)
         ):
             return 0, whole_files
-        if has_widened_maps(table):
-            return rewrite_without_plan(
-                table,
-                plan,
-                _removal_metadata(plan),
-                lambda newest: transactions_of(newest, True),
-                is_needed=epoch is not None,
-            )
         transactions = transactions_of(table, True)
         properties = _properties(transactions, _removal_metadata(plan))
         before = table.version()
         try:
             done = table.delete(f"plan_sequence = {plan.sequence}", commit_properties=properties)
-            if table.version() == before and epoch is not None:
+            if table.version() == before:
                 # delta-rs commits nothing without rows, but the ledger relies on the transaction.
                 properties.max_commit_retries = 0
                 _add(table, [], properties)
@@ -754,10 +586,7 @@ class DeltaDataTable:
             _add(table, [], _properties(transactions, metadata))
         except CommitFailedError as conflict:
             raise TransactionConflict(pipeline=pipeline, sequence=FENCED_VERSION) from conflict
-        return self.fences(pipeline)[next(iter(open_ids))].version
-
-    def remove_leftovers(self, plans: Collection[Plan], epoch: int) -> None:
-        """See `DataTable.remove_leftovers`; a plan commits to this table only."""
+        return self.fences()[next(iter(open_ids))].version
 
     def _create(self, pipeline: str) -> DeltaTable:
         try:
@@ -792,6 +621,11 @@ class DataTableSnapshot:
         self._uri = uri
         self._table = table
         self._commits = commit_log.CommitHistory(table)
+
+    @property
+    def version(self) -> int:
+        """The version."""
+        return int(self._table.version())
 
     def columns(self) -> Mapping[str, FieldType]:
         """Return the column types by name."""
@@ -833,21 +667,6 @@ class DataTableSnapshot:
             return Landing.of(committed, version, records_by_range(table, plan))
         by_rows = _landing(table, plan)
         return by_rows if by_rows.records else None
-
-
-def _check_written(uri: str, plan: Plan, files: Sequence[DataFile]) -> None:
-    """Raise `TableReplaced` if one of the files does not exist. Lists each folder once."""
-    from pyarrow.fs import FileSelector
-
-    storage, paths = table_filesystem(uri), [file.path for file in files]
-    present = {
-        info.path
-        for folder in {path.rpartition("/")[0] for path in paths}
-        for info in storage.get_file_info(FileSelector(folder, allow_not_found=True))
-    }
-    for path in paths:
-        if path not in present:
-            raise TableReplaced.without_files(plan.pipeline, plan.sequence, uri, path)
 
 
 def _replace_all(

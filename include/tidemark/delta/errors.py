@@ -181,6 +181,14 @@ class TableConflict(CommitConflict):
         )
 
     @classmethod
+    def of_lost_file(cls, table: str, file: str) -> Self:
+        """A file disappeared between its creation and its commit; nothing was changed."""
+        return cls(
+            finding=f"The new file {file} is no longer in the folder of the table {table}.",
+            progress="it writes the files again",
+        )
+
+    @classmethod
     def of_version(cls, table: str, version: int) -> Self:
         """Another commit came after the version from which a commit was made."""
         return cls(
@@ -293,21 +301,15 @@ class TableAltered(CaseTexts, TerminalError):
             pipeline: The pipeline whose table it is, as in `tidemark status`.
             difference: The property.
         """
-        table = PipelineRef.parse(pipeline)
         advice = (
             f"Run ALTER TABLE delta.`{target}` UNSET TBLPROPERTIES ('delta.appendOnly'), then the "
             "command again."
         )
-        if table.kind not in (PipelineKind.UPSERT, PipelineKind.TYPED):
+        if PipelineRef.parse(pipeline).kind is PipelineKind.LIVE:
             advice += (
                 " To keep the rows of a plan and hide them, run `tidemark publication reject "
-                f"{pipeline} --plan N --reason TEXT`."
-            )
-        # An upsert table has no plans.
-        if table.kind is not PipelineKind.UPSERT:
-            advice += (
-                f" If an undo has begun, `tidemark rewind {pipeline} --reason TEXT` ends it; the "
-                "rows stay."
+                f"{pipeline} --plan N --reason TEXT`. If an undo has begun, `tidemark rewind "
+                f"{pipeline} --reason TEXT` ends it; the rows stay."
             )
         return cls(
             finding=f"Rows of table {target} cannot be removed: {difference}.", advice=advice
@@ -366,6 +368,18 @@ class UnreadableFile(TerminalError):
                 f"the compaction that wrote the file, then run `tidemark rewind {pipeline} "
                 "--reason TEXT`."
             )
+        return cls(table=f"table {table}", file=file, reason=reason, repair=repair)
+
+    @classmethod
+    def of_decoded_table(cls, *, table: str, file: str, reason: str, pipeline: str) -> Self:
+        """The table is the typed table or the quarantine of a pipeline."""
+        repair = (
+            "RESTORE the table to the version before the commit that wrote the file, then run "
+            f"`tidemark decode {pipeline}`. It compares the table with the bronze table, and "
+            "decodes missing records. Without such a version, run `tidemark decode "
+            f"{pipeline} --from-scratch --reason TEXT` for a typed table. Delete a quarantine; "
+            "the next decode writes all of its entries again."
+        )
         return cls(table=f"table {table}", file=file, reason=reason, repair=repair)
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ from deltalake.transaction import AddAction
 from tidemark.core.datafile import DataFile
 from tidemark.core.offsets import Span
 from tidemark.core.record import FIRST_DATED_MS, LAST_DATED_MS
+from tidemark.delta.live_files import table_filesystem
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -47,6 +49,22 @@ def added_file(plans: Span, file: DataFile) -> AddAction:
             }
         ),
     )
+
+
+def lost_file(uri: str, files: Sequence[DataFile]) -> str | None:
+    """Return the path of a file that is not in the table's folder; None if all exist.
+
+    Lists each folder once.
+    """
+    from pyarrow.fs import FileSelector
+
+    storage, paths = table_filesystem(uri), [file.path for file in files]
+    present = {
+        info.path
+        for folder in {path.rpartition("/")[0] for path in paths}
+        for info in storage.get_file_info(FileSelector(folder, allow_not_found=True))
+    }
+    return next((path for path in paths if path not in present), None)
 
 
 def _instant(ms: int) -> str:

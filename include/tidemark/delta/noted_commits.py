@@ -7,7 +7,7 @@ that version and the commit. So a process that has read an older version commits
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import reduce
@@ -15,7 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.core.datafile import DataFile
 from tidemark.core.following import Batch, BatchOffsets, BatchTotals, Totals, union
@@ -25,7 +25,7 @@ from tidemark.delta.checked_commits import Change
 from tidemark.delta.copied_tables import for_writing
 from tidemark.delta.delta_errors import translates_delta_errors
 from tidemark.delta.errors import TableConflict
-from tidemark.delta.landed_files import added_file
+from tidemark.delta.landed_files import added_file, lost_file
 from tidemark.delta.live_files import LiveFile, files_at
 from tidemark.delta.replacement import spooled_reader, table_batches
 from tidemark.delta.row_queries import any_of, offsets_condition
@@ -34,6 +34,7 @@ from tidemark.delta.storage import folder_of
 from tidemark.delta.table_checks import check_owner, check_removals
 from tidemark.delta.table_io import newest_table, open_if_exists, query_rows, utc_datetime
 from tidemark.delta.table_properties import WRITER_PROPERTIES
+from tidemark.delta.unreadable_files import raise_if_unreadable
 from tidemark.delta.widened_maps import has_widened_maps
 
 if TYPE_CHECKING:
@@ -75,12 +76,20 @@ class NotedTable:
         uri: The table.
         key: Name of the notes in the metadata of commits.
         owner: The pipeline that owns the table; None if the caller checks the owner.
+        wrap: Wraps each opened version, for fail points.
     """
 
-    def __init__(self, uri: str, key: str, owner: str | None = None) -> None:
+    def __init__(
+        self,
+        uri: str,
+        key: str,
+        owner: str | None = None,
+        wrap: Callable[[NotedVersion], NotedVersion] = lambda version: version,
+    ) -> None:
         self._uri = uri
         self._key = key
         self._owner = owner
+        self._wrap = wrap
 
     def open(self) -> NotedVersion | None:
         """Return the newest version; None without a table.
@@ -93,7 +102,7 @@ class NotedTable:
             return None
         if self._owner is not None:
             check_owner(table, self._uri, self._owner)  # fence: followed-table-is-the-own-one
-        return NotedVersion(self._uri, self._key, table)
+        return self._wrap(NotedVersion(self._uri, self._key, table))
 
 
 @translates_delta_errors
@@ -119,16 +128,22 @@ class NotedVersion:
         """The commit of the version."""
         return CommitRef(self._table.version(), self._digest)
 
-    def newest_note(self, *, over_deletions: bool = False) -> object:
+    @property
+    def table_id(self) -> str:
+        """The Delta id of the table."""
+        return str(self._table.metadata().id)
+
+    def newest_note(self, *, over_deletions: bool = False, over_changes: bool = False) -> object:
         """Return the note of the newest commit that has one.
 
         Args:
             over_deletions: Whether other programs may have deleted rows since that commit.
+            over_changes: Whether other programs may have made any change since, except a RESTORE.
 
         Returns:
             None without such a commit, or if a later commit made any other change of rows.
         """
-        found = self._newest_noted(over_deletions=over_deletions)
+        found = self._newest_noted(over_deletions=over_deletions, over_changes=over_changes)
         return None if found is None else self._notes([found])[found["version"]]
 
     def noted_at(self, *, over_deletions: bool = False) -> datetime | None:
@@ -136,24 +151,32 @@ class NotedVersion:
         found = self._newest_noted(over_deletions=over_deletions)
         return None if found is None else utc_datetime(found["timestamp"] * 1000)
 
-    def _newest_noted(self, *, over_deletions: bool) -> dict[str, Any] | None:
+    def _newest_noted(
+        self, *, over_deletions: bool, over_changes: bool = False
+    ) -> dict[str, Any] | None:
         """Return the commit of `newest_note`."""
-        for limit in (_RECENT_COMMITS, None):
+        for limit in (1, _RECENT_COMMITS, None):
             commits = self._commits.history(limit)
             notes = self._notes(commits)
             for commit in commits:
                 if commit["version"] in notes:
                     return commit
-                is_deletion = over_deletions and commit.get("operation") == "DELETE"
+                operation = commit.get("operation")
+                is_deletion = over_deletions and operation == "DELETE"
+                is_change = over_changes and operation != "RESTORE"
                 # fence: note-before-another-change-of-rows-is-unknown
-                if not is_deletion and not _changes_no_rows(commit):
+                if not (is_deletion or is_change or _changes_no_rows(commit)):
                     return None
         return None
 
-    def notes_since(self, ref: CommitRef) -> Sequence[object] | None:
+    def notes_since(self, ref: CommitRef, *, over_changes: bool = True) -> Sequence[object] | None:
         """Return the notes of the commits after a commit, oldest first.
 
         Commits without a note are left out.
+
+        Args:
+            ref: The commit.
+            over_changes: Whether commits without a note may have changed rows.
 
         Returns:
             None if the table lacks the commit, or if its log lacks a later commit.
@@ -165,7 +188,38 @@ class NotedVersion:
         commits = self._commits.history(missing) if missing else ()
         if len(commits) < missing:
             return None
-        return [note for _, note in sorted(self._notes(commits).items())]
+        notes = self._notes(commits)
+        others = (each for each in commits if each["version"] not in notes)
+        # fence: followed-commits-change-no-other-rows
+        if not over_changes and not all(map(_changes_no_rows, others)):
+            return None
+        return [note for _, note in sorted(notes.items())]
+
+    def notes_after(self, version: int) -> Sequence[tuple[datetime | None, object]]:
+        """Return the time and the note of each commit after a version, newest first.
+
+        The times are by the clocks of the writers; None for an impossible time. The log may lack
+        old commits.
+        """
+        missing = self._table.version() - version
+        commits = self._commits.history(missing) if missing > 0 else ()
+        notes = self._notes(commits)
+        return [
+            (utc_datetime(each["timestamp"] * 1000), notes[each["version"]])
+            for each in commits
+            if each["version"] in notes
+        ]
+
+    def topic_ids(self) -> Sequence[str]:
+        """Return the topic ids of the rows, ordered by the newest plan of each."""
+        if not self._table.file_uris():
+            return []
+        # Plans of a recreated topic have higher numbers than those of the earlier one.
+        order = "max(plan_sequence), topic_id"
+        found = query_rows(
+            self._table, f"SELECT topic_id FROM t GROUP BY topic_id ORDER BY {order}"
+        )
+        return [row["topic_id"] for row in found]
 
     def offsets(self, within: BatchOffsets | None = None) -> BatchOffsets:
         """Return the offsets of the rows by plan, of all rows or of those at given offsets."""
@@ -218,24 +272,30 @@ class NotedVersion:
         except CommitFailedError as refused:
             raise TableConflict.of_version(self._uri, self._table.version()) from refused
 
-    def commit(self, note: object, change: RowChange) -> None:
+    def commit(self, note: object, change: RowChange) -> int:
         """Commit a note and a change of rows right after this version.
 
         Args:
             note: The note, as plain values.
             change: The change, which was made from this version.
 
+        Returns:
+            The version of the commit.
+
         Raises:
-            TableConflict: Another commit came first; nothing was changed.
+            TableConflict: Another commit came first, or a file is lost; nothing was changed.
             TableAltered, SetupError, UnreadableFile: Rows cannot be removed.
         """
         metadata = {self._key: note}
         newest = newest_table(self._uri)
         self._check_follows(newest)
+        # Maintenance and VACUUM remove old files that no commit refers to.
+        if lost := lost_file(self._uri, change.files):  # fence: noted-commit-has-its-files
+            raise TableConflict.of_lost_file(self._uri, lost)
+        version = int(newest.version()) + 1
         try:
             if change.removed and has_widened_maps(newest):
-                self._replace_in_files(newest, json.dumps(metadata), change)
-                return
+                return self._replace_in_files(newest, json.dumps(metadata), change)
             properties = _properties(metadata)
             if change.removed or change.rows is not None:
                 self._replace(newest, properties, change)
@@ -244,8 +304,14 @@ class NotedVersion:
                 newest.create_write_transaction(
                     actions, "append", newest.schema(), commit_properties=properties
                 )
+            return version
         except CommitFailedError as refused:
             raise TableConflict.of_version(self._uri, self._table.version()) from refused
+        except (DeltaError, OSError) as failed:
+            # delta-rs also reads the rows that stay in the files.
+            removed = union_by_partition(change.removed.values())
+            raise_if_unreadable(newest, failed, files_at(newest, removed) if removed else ())
+            raise
 
     def _check_follows(self, newest: DeltaTable) -> None:
         """Raise `TableConflict` unless only commits that change no row follow this version."""
@@ -283,7 +349,7 @@ class NotedVersion:
                 commit_properties=properties,
             )
 
-    def _replace_in_files(self, newest: DeltaTable, metadata: str, change: RowChange) -> None:
+    def _replace_in_files(self, newest: DeltaTable, metadata: str, change: RowChange) -> int:
         def checked(version: DeltaTable) -> Change:
             self._check_follows(version)
             return Change(actions=_actions(change), metadata=metadata, count=0, is_needed=True)
@@ -303,9 +369,8 @@ class NotedVersion:
         def conflict(_: str) -> TableConflict:
             return TableConflict.of_version(self._uri, self._table.version())
 
-        RowRemoval(may_have=may_have, is_removed=is_removed, conflict=conflict).commit(
-            newest, checked
-        )
+        removal = RowRemoval(may_have=may_have, is_removed=is_removed, conflict=conflict)
+        return removal.commit(newest, checked)[1]
 
     def _notes(self, commits: Sequence[dict[str, Any]]) -> Mapping[int, object]:
         """Return the notes of some commits by version."""

@@ -4,35 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from itertools import chain
 
 from deltalake import DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError
 
 from tidemark.core.plan import Plan, plan_removal_app_id, removal_app_id
 from tidemark.core.table_state import FENCED_VERSION
 from tidemark.delta.checked_commits import Change, commit_checked
-from tidemark.delta.errors import RemovalFenced, TableConflict
+from tidemark.delta.errors import RemovalFenced
 from tidemark.delta.live_files import LiveFile, live_files, unsupported_files
-from tidemark.delta.row_removal import RowRemoval, of_plan
 
 
 def removal_transactions(
-    table: DeltaTable, plan: Plan, epoch: int | None, *, is_last: bool
+    table: DeltaTable, plan: Plan, epoch: int, *, is_last: bool
 ) -> list[Transaction]:
-    """Return the transactions of a commit that removes or reverts changes of a plan.
+    """Return the transactions of a commit that removes rows of a plan.
 
     Args:
         table: The version that the commit follows.
         plan: The plan.
-        epoch: The epoch of the decision; None if the ledger does not depend on the changes.
-        is_last: Whether the table has no changes of the plan after this commit.
+        epoch: The epoch of the decision.
+        is_last: Whether the table has no rows of the plan after this commit.
 
     Raises:
         RemovalFenced: A repair has fenced the epoch.
     """
-    if epoch is None:
-        return []
     app_id = removal_app_id(plan.pipeline, epoch)
     _newest_removal(table, plan, app_id)
     # Removals of other plans overwrite the transaction of the epoch, but not that of the plan.
@@ -40,26 +35,6 @@ def removal_transactions(
     complete = [Transaction(own, 1)] if is_last else []
     # fence: removal-is-a-transaction
     return [Transaction(app_id, plan.sequence), *complete]
-
-
-def leftover_transactions(table: DeltaTable, plan: Plan, epoch: int | None) -> list[Transaction]:
-    """Return the transactions of a commit that only cleans up: no landed plan loses its rows.
-
-    The ledger may lack the plan, so the commit repeats the newest removal of the epoch.
-
-    Args:
-        table: The version that the commit follows.
-        plan: The plan, which the error names.
-        epoch: As in `removal_transactions`.
-
-    Raises:
-        RemovalFenced: A repair has fenced the epoch.
-    """
-    if epoch is None:
-        return []
-    app_id = removal_app_id(plan.pipeline, epoch)
-    # fence: removal-of-leftovers-is-a-transaction
-    return [Transaction(app_id, _newest_removal(table, plan, app_id))]
 
 
 def _newest_removal(table: DeltaTable, plan: Plan, app_id: str) -> int:
@@ -133,45 +108,3 @@ def remove_whole_files(
         )
 
     return commit_checked(uri, removal), version
-
-
-def rewrite_without_plan(
-    table: DeltaTable,
-    plan: Plan,
-    metadata: str,
-    transactions_of: Callable[[DeltaTable], Sequence[Transaction]],
-    *,
-    is_needed: bool,
-) -> tuple[int, int]:
-    """Remove the rows of a plan from all files, in one commit (see `RowRemoval.commit`).
-
-    Args:
-        table: The version whose rows are read.
-        plan: The plan.
-        metadata: Text for the commit's `userMetadata`.
-        transactions_of: Returns the transactions of a commit that follows a version. Raises an
-            error to refuse the commit.
-        is_needed: Whether to commit the transactions if the table has no rows of the plan.
-
-    Raises:
-        TableConflict: Another commit changed the rows, or preceded the removal in every attempt.
-    """
-
-    def change(newest: DeltaTable) -> Change:
-        transactions = transactions_of(newest)
-        return Change(
-            actions=(), metadata=metadata, count=0, transactions=transactions, is_needed=is_needed
-        )
-
-    def conflict(_: str) -> TableConflict:
-        return TableConflict.of_rows(plan.pipeline, plan.sequence)
-
-    removal = RowRemoval(
-        may_have=lambda version: [*chain(*files_with_plan(version, plan.sequence))],
-        is_removed=of_plan(plan.sequence),
-        conflict=conflict,
-    )
-    try:
-        return removal.commit(table, change)
-    except CommitFailedError as failed:
-        raise conflict(str(failed)) from failed

@@ -16,18 +16,11 @@ from tidemark.core.datafile import DataFile
 from tidemark.core.errors import PlanCannotLand
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.plan import Plan
-from tidemark.delta.checked_commits import Change
-from tidemark.delta.commit_log import has_transaction
 from tidemark.delta.copied_tables import for_writing
-from tidemark.delta.errors import TableConflict, TransactionConflict
-from tidemark.delta.landed_files import added_file
-from tidemark.delta.live_files import files_at
 from tidemark.delta.local_files import translate_os_errors
 from tidemark.delta.row_queries import offsets_condition, spans_with_rows
-from tidemark.delta.row_removal import RowRemoval, at_offsets
 from tidemark.delta.storage import folder_of
 from tidemark.delta.table_properties import WRITER_PROPERTIES
-from tidemark.delta.widened_maps import has_widened_maps
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,8 +40,7 @@ def replace_rows(
     """Commit a plan's rows in place of the rows of its incarnation at its offsets.
 
     delta-rs cannot add existing files and remove rows in one commit, so it writes the rows again.
-    No version refers to the files of the sink then, and maintenance removes them. In a table that
-    delta-rs cannot rewrite, `RowRemoval` commits the files of the sink.
+    No version refers to the files of the sink then, and maintenance removes them.
 
     Args:
         table: The loaded table; a later commit that changes these rows causes a conflict.
@@ -56,9 +48,6 @@ def replace_rows(
         files: The sink's files with the plan's rows.
         properties: Properties of the commit.
     """
-    if has_widened_maps(table):
-        _replace_in_files(table, plan, files, properties)
-        return
     import pyarrow as pa
 
     # The file system of delta-rs cannot be used while delta-rs writes.
@@ -74,39 +63,6 @@ def replace_rows(
             writer_properties=WRITER_PROPERTIES,
             commit_properties=properties,
         )
-
-
-def _replace_in_files(
-    table: DeltaTable, plan: Plan, files: Sequence[DataFile], properties: CommitProperties
-) -> None:
-    def conflict(reason: str) -> TableConflict:
-        return TableConflict.of_landing(plan.pipeline, plan.sequence, reason)
-
-    def change(newest: DeltaTable) -> Change:
-        if has_transaction(newest, plan):  # fence: fenced-replacement-is-not-committed
-            raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence)
-        # fence: replacement-into-an-altered-table-is-refused
-        if _definition(newest) != _definition(table):
-            raise conflict("another commit changed the properties or columns of the table")
-        return Change(
-            actions=[added_file(plan.number, file) for file in files],
-            metadata=(properties.custom_metadata or {})["userMetadata"],
-            count=0,
-            transactions=properties.app_transactions or [],
-            is_needed=True,
-        )
-
-    RowRemoval(
-        may_have=lambda version: files_at(version, plan.spans()),
-        is_removed=at_offsets(plan.topic_id, plan.spans()),
-        conflict=conflict,
-    ).commit(table, change)
-
-
-def _definition(table: DeltaTable) -> tuple[object, ...]:
-    """Return the identity, properties, columns and protocol that a commit relies on."""
-    metadata, protocol = table.metadata(), table.protocol()
-    return metadata.id, metadata.configuration, table.schema().to_json(), protocol
 
 
 @contextmanager

@@ -231,21 +231,17 @@ def any_of(conditions: Sequence[str]) -> str:
 
 
 def spans_with_rows(
-    table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet], condition: str = "true"
+    table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]
 ) -> Mapping[int, SpanSet]:
-    """Return the offsets in `spans` with a row that meets an SQL condition, by partition."""
-    return spans_where(table, f"({condition}) AND {offsets_condition(topic_id, spans)}")
+    """Return the offsets in `spans` with a row, by partition."""
+    return spans_where(table, offsets_condition(topic_id, spans))
 
 
-def offsets_at(
-    table: DeltaTable, topic_id: str, partition: int, span: Span, condition: str = "true"
-) -> list[int]:
-    """Return the offset of each row in a span of a partition that meets an SQL condition."""
+def offsets_at(table: DeltaTable, topic_id: str, partition: int, span: Span) -> list[int]:
+    """Return the offset of each row in a span of a partition."""
     places = offsets_condition(topic_id, {partition: SpanSet((span,))})
     found = query_rows(
-        table,
-        f'SELECT "offset" AS place FROM t WHERE ({condition}) AND {places} ORDER BY place',
-        places,
+        table, f'SELECT "offset" AS place FROM t WHERE {places} ORDER BY place', places
     )
     return [row["place"] for row in found]
 
@@ -381,15 +377,16 @@ def _deleted(table: DeltaTable) -> int:
     return int(pc.sum(pc.invert(kept), min_count=0).as_py())
 
 
-def row_ranges(table: DeltaTable, condition: str = "true") -> tuple[RowRange, ...]:
+def row_ranges(table: DeltaTable) -> tuple[RowRange, ...]:
     """Return the ranges of rows, by plan, incarnation and partition.
 
     A range ends where a row of another plan follows.
     """
 
     def ranges(island: str) -> tuple[RowRange, ...]:
-        sql = _ROW_RANGES.format(island=island, condition=condition)
-        return tuple(RowRange(**row) for row in query_rows(table, sql, condition))
+        return tuple(
+            RowRange(**row) for row in query_rows(table, _ROW_RANGES.format(island=island))
+        )
 
     whole = ranges("0")
     # Sort the table only if plans interleave.
@@ -401,7 +398,7 @@ _ROW_RANGES = """
            min("offset") AS first, max("offset") AS last, count(*) AS rows
     FROM (
         SELECT plan_sequence, topic_id, partition, "offset", {island} AS island
-        FROM t WHERE {condition}
+        FROM t
     )
     GROUP BY plan_sequence, topic_id, partition, island
     ORDER BY plan_sequence, topic_id, partition, first

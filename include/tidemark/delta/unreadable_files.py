@@ -79,24 +79,28 @@ def check_readable(uri: str, files: Iterable[LiveFile]) -> None:
     storage = table_filesystem(uri)
     for file in files:
         if reason := _fault(storage, file):
-            path, pipeline = unquote(file.path), _planned_pipeline(uri)
-            if not pipeline:
+            path, owner = unquote(file.path), _owner(uri)
+            if owner is not None and owner.kind is PipelineKind.TYPED:
+                raise UnreadableFile.of_decoded_table(
+                    table=uri, file=path, reason=reason, pipeline=owner.name
+                )
+            if owner is None or owner.kind is not PipelineKind.LIVE:
                 raise UnreadableFile.of_other_table(table=uri, file=path, reason=reason)
             first, last = (file.bounds[name].get("plan_sequence") for name in ("min", "max"))
             raise UnreadableFile.of_plans(
                 table=uri,
                 file=path,
                 reason=reason,
-                pipeline=pipeline,
+                pipeline=owner.name,
                 first_plan=first,
                 last_plan=last,
             )
 
 
-def _planned_pipeline(uri: str) -> str:
-    """Return the pipeline whose plans land in a table; empty for upsert and shared tables."""
-    owner = DeltaTable(uri).metadata().configuration.get(OWNER, "")
-    return "" if PipelineRef.parse(owner).kind is PipelineKind.UPSERT else owner
+def _owner(uri: str) -> PipelineRef | None:
+    """Return the owner of a table; None for a table of several pipelines."""
+    owner = DeltaTable(uri).metadata().configuration.get(OWNER)
+    return PipelineRef.parse(owner) if owner else None
 
 
 def _fault(storage: FileSystem, file: LiveFile) -> str | None:

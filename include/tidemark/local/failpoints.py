@@ -22,20 +22,23 @@ from typing import Any, TypeVar, cast
 
 from tidemark.bronze.ingest.protocols import (
     BronzeLog,
-    BronzeTable,
     ControlTable,
+    DataTable,
     Sink,
     TopicLogReader,
     TopicReader,
 )
 from tidemark.bronze.repair.exports import GroupOffsets
 from tidemark.core.errors import SetupError
+from tidemark.delta.noted_commits import NotedVersion
 from tidemark.ops.maintenance.service import MaintainedTable
 from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.service import QualityChecker
+from tidemark.silver.typed.followed_tables import Decoder
 from tidemark.silver.typed.schema_table import DeltaSchemaStore
-from tidemark.silver.typed.schemas import FramedLog, SchemaRegistry, SchemaStore, TypedTable
-from tidemark.silver.upsert.service import Merger, TypedLog
+from tidemark.silver.typed.schemas import FramedLog, SchemaRegistry, SchemaStore
+from tidemark.silver.typed.tables import TypedTables
+from tidemark.silver.upsert.service import Merger
 from tidemark.silver.upsert.table import DeltaUpsertTable
 
 log = logging.getLogger(__name__)
@@ -55,8 +58,11 @@ PORTS: Mapping[str, tuple[type, ...]] = {
     "results": (DeltaCheckResults,),
     "registry": (SchemaRegistry,),
     "schemas": (DeltaSchemaStore, SchemaStore),
-    "table": (BronzeTable, TypedTable),
-    "typed": (TypedLog,),
+    "table": (DataTable,),
+    "decoder": (Decoder,),
+    "typed": (NotedVersion,),
+    "quarantine": (NotedVersion,),
+    "tables": (TypedTables,),
     "maintenance": (MaintainedTable,),
     "upsert_table": (DeltaUpsertTable,),
 }
@@ -65,8 +71,14 @@ PORTS: Mapping[str, tuple[type, ...]] = {
 STEPS: tuple[str, ...] = tuple(
     f"{port}.{method}"
     for port, protocols in PORTS.items()
-    for method in sorted({name for protocol in protocols for name in dir(protocol)})
-    if not method.startswith("_")
+    for method in sorted(
+        {
+            name
+            for protocol in protocols
+            for name in dir(protocol)
+            if not name.startswith("_") and callable(getattr(protocol, name))
+        }
+    )
 )
 """All steps."""
 

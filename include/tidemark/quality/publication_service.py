@@ -19,6 +19,7 @@ from tidemark.core.offsets import (
     SpanSet,
     difference_by_partition,
     intersection_by_partition,
+    size_of,
     span_lists,
     union_by_partition,
 )
@@ -26,7 +27,6 @@ from tidemark.core.plan import Plan, PlanRef
 from tidemark.core.publication import PublicationStatus
 from tidemark.delta.conflicts import retry_on_conflict
 from tidemark.delta.opened_tables import tables_opened_once
-from tidemark.silver.typed.decoder import HiddenOffsets
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +90,19 @@ class PlanPublication:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HiddenOffsets:
+    """Numbers of landed offsets that the published view hides.
+
+    Attributes:
+        unchecked: Offsets without a decision.
+        refused: Offsets of blocked and rejected plans.
+    """
+
+    unchecked: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
     """Reads and decides which plans of one pipeline the published view shows.
 
@@ -131,7 +144,7 @@ class Publication:
 
     @tables_opened_once()
     def hidden(self) -> HiddenOffsets:
-        """Return the landed offsets that the published view hides."""
+        """Return the numbers of landed offsets that the published view hides."""
         # Read the plans before the decisions: a plan that lands later is decided later.
         ledger = self.ports.control.summary(self.pipeline)
         landed = self.ports.control.recorded_at(self.pipeline, EventKind.LANDED)
@@ -140,14 +153,10 @@ class Publication:
             plan for plan, status in statuses.items() if status.is_visible
         )
         replaced = self._replaced_unrecorded(ledger)
-        unchecked, undecided, recovered, refused = [], [], [], []
+        unchecked, refused = [], []
         for each in self._current(ledger, others):
             unchecked.append((each.plan.topic_id, each.unchecked))
-            if each.decision is None:
-                undecided.append((each.plan.topic_id, each.unchecked))
-                if each.is_recovered:
-                    recovered.append((each.plan.topic_id, each.unchecked))
-            elif not each.decision.status.is_visible:
+            if each.decision and not each.decision.status.is_visible:
                 landed_now = _current_landing(each).spans()
                 decided = intersection_by_partition(landed_now, each.decision.spans)
                 rows = difference_by_partition(decided, replaced.get(each.plan.topic_id, {}))
@@ -155,10 +164,8 @@ class Publication:
         # fence: unrecorded-replacement-is-unchecked
         unchecked += replaced.items()
         return HiddenOffsets(
-            unchecked=_by_topic_id(unchecked),
-            undecided=_by_topic_id(undecided),
-            recovered=_by_topic_id(recovered),
-            refused=_by_topic_id(refused),
+            unchecked=sum(map(size_of, _by_topic_id(unchecked).values())),
+            refused=sum(map(size_of, _by_topic_id(refused).values())),
         )
 
     def _replaced_unrecorded(self, ledger: Ledger) -> Mapping[str, Mapping[int, SpanSet]]:

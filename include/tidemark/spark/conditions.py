@@ -39,6 +39,8 @@ def _span_conditions(spans: SpanSet) -> Iterator[Column]:
 
 def any_of(conditions: Sequence[Column]) -> Column:
     """Return the disjunction as a balanced tree: a chain of thousands is too deep for Spark."""
+    if not conditions:
+        return F.lit(False)
     if len(conditions) <= 2:
         return reduce(Column.__or__, conditions)
     middle = len(conditions) // 2

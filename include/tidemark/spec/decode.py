@@ -20,7 +20,7 @@ FRAME_MAGIC = b"\x00"
 FRAME_BYTES = 5
 """Length of the frame: the first byte, and a schema id of four bytes."""
 DEFAULT_QUARANTINE_PERCENT = 10.0
-"""The percentage of a plan's records that may go to the quarantine."""
+"""The percentage of the records of a decode's round that may go to the quarantine."""
 REST = "_rest"
 """Field with the JSON of all fields that the schema does not name; null if there are none."""
 
@@ -185,8 +185,9 @@ class DecodeSpec:
         refused_schemas: Ids of schemas whose records go to the quarantine.
         rules: Conditions in Spark SQL over the decoded columns, by name. A row goes to the
             quarantine if a condition is false, but not if it is null.
-        max_quarantined: The number of records of a plan that may always go to the quarantine.
-        max_quarantined_percent: The percentage of a plan's records that may go to the quarantine,
+        max_quarantined: The number of records of a decode's round that may always go to the
+            quarantine.
+        max_quarantined_percent: The percentage of a round's records that may go to the quarantine,
             if that is more than `max_quarantined`.
         upsert: The upsert table of the typed table; None if the pipeline has none.
         flattens: Whether the top-level fields of values are columns of the typed table.
@@ -248,9 +249,9 @@ class DecodeSpec:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def quarantine_limit(self, records: int) -> int:
-        """Return how many of a plan's records may go to the quarantine.
+        """Return how many records of a decode's round may go to the quarantine.
 
         Args:
-            records: Number of records of the plan.
+            records: Number of records of the round.
         """
         return max(self.max_quarantined, int(records * self.max_quarantined_percent / 100))

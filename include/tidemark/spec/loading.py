@@ -636,7 +636,7 @@ def _group_problems(
 
     Args:
         found: Specs by file. An earlier one is valid beside a later one.
-        recorded: Texts of all pipelines in the control table.
+        recorded: Names of all pipelines in the control table.
     """
     first: dict[str, tuple[Path, PipelineSpec]] = {}
     for path, spec in found.items():

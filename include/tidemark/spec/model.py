@@ -44,7 +44,7 @@ class AlarmRules:
         lag_time: Longest time that a record may wait unread.
         runway: Shortest time until Kafka deletes an unread record.
         stalled: Longest time without a landing while records are unread.
-        quarantined_records: Maximum number of open records in quarantine.
+        quarantined_records: Maximum number of records in quarantine.
         deadline: Longest time from a run's beginning in the queue to its end.
     """
 
@@ -128,11 +128,6 @@ class PipelineSpec:
     def reads_kafka(self) -> bool:
         """Whether the table contains records as Kafka has them."""
         return self.ref.kind is PipelineKind.LIVE
-
-    @property
-    def is_typed(self) -> bool:
-        """Whether this is the pipeline of a typed table, which reads the live bronze table."""
-        return self.ref.kind is PipelineKind.TYPED
 
     @property
     def targets(self) -> Mapping[str, str]:

@@ -13,7 +13,7 @@ from tidemark.spec.decode import QuarantineReason
 
 
 class PipelineKind(StrEnum):
-    """The tables of a pipeline. Each is planned and recorded like a pipeline of its own."""
+    """The tables of a pipeline."""
 
     LIVE = "live"
     """The bronze table, which follows the topic."""
@@ -65,17 +65,6 @@ class PipelineRef:
         return PipelineRef(self.name, kind)
 
 
-def plan_text(pipeline: str, sequence: int) -> str:
-    """Return the name of a plan for output: `plan 3`, or `typed plan 3` for a typed table.
-
-    Args:
-        pipeline: Text of a `PipelineRef`, such as `prices@typed`.
-        sequence: Plan number.
-    """
-    is_typed = PipelineRef.parse(pipeline).kind is PipelineKind.TYPED
-    return f"typed plan {sequence}" if is_typed else f"plan {sequence}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRef:
     """A merge of an upsert table. Its text is `prices=57`.
@@ -100,7 +89,7 @@ class MergeRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """Open records in quarantine to decode again. Its text is `3/malformed`, with `*` for all.
+    """Records in quarantine to decode again. Its text is `3/malformed`, with `*` for all.
 
     Attributes:
         partition: Only records of this partition; None for all.

@@ -60,9 +60,9 @@ class _Claim(IntEnum):
     NEW = 1
     """The control table has no event of the pipeline."""
     PIPELINE = 2
-    """The control table has events of the pipeline, and none of the table."""
+    """The control table has events of the pipeline. The table is derived, and has none."""
     TABLE = 3
-    """The control table has events of the table."""
+    """The control table has events of the bronze table."""
     OWNER = 4
     """The table exists, and its property `tidemark.pipeline` names the pipeline."""
 
@@ -98,15 +98,13 @@ class _Target:
     def is_undecided_beside(self, other: _Target) -> bool:
         """Return whether events leave a conflict with a target of another spec open.
 
-        An upsert table has no events. If its pipeline has some, events of the other table do not
-        decide against the upsert table.
+        A derived table has no events. If its pipeline has some, events of the other table do not
+        decide against the derived table.
         """
         lower, higher = sorted((self, other), key=lambda each: each.claim)
         if self.file == other.file or lower.claim is _Claim.INVALID:
             return False
-        return lower.claim is higher.claim or (
-            lower.claim is _Claim.PIPELINE and lower.table.kind is PipelineKind.UPSERT
-        )
+        return lower.claim is higher.claim or lower.claim is _Claim.PIPELINE
 
     def problem(self, others: Sequence[_Target]) -> Problem:
         """Return the problem of this target, from the targets that make it invalid."""
@@ -182,7 +180,7 @@ def target_conflicts(
     Args:
         specs: Specs by file.
         layout: The lakehouse.
-        recorded: Texts of all pipelines in the control table, such as `prices@typed`.
+        recorded: Names of all pipelines in the control table.
         table_owner: Returns the property `tidemark.pipeline` of the table at a location, which
             decides about the specs in some files.
         invalid: Names of files with other problems.
@@ -231,13 +229,11 @@ def _table(spec: PipelineSpec, key: str) -> PipelineRef:
 def _claim(
     file: Path, table: PipelineRef, *, recorded: Collection[str], invalid: Collection[str]
 ) -> _Claim:
-    """Return how well a table is known from events. An upsert table has no events of its own."""
+    """Return how well a table is known from events."""
     if file.stem != table.name:
         return _Claim.INVALID
-    if str(table) in recorded:
-        return _Claim.TABLE
-    if any(each.partition("@")[0] == table.name for each in recorded):
-        return _Claim.PIPELINE
+    if table.name in recorded:
+        return _Claim.TABLE if table.kind is PipelineKind.LIVE else _Claim.PIPELINE
     return _Claim.INVALID if file.name in invalid else _Claim.NEW
 
 

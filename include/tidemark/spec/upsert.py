@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 
-from tidemark.core.offsets import SpanSet, difference_by_partition, union_by_partition
+from tidemark.core.bookmark import TypedChanges
+from tidemark.core.offsets import SpanSet, difference_by_partition, size_of
 from tidemark.core.plain import record_of
-from tidemark.core.table_state import TableChanges
 
 _PAYLOAD = "payload"
 
@@ -89,12 +89,14 @@ class LastMerge:
         typed_version: Version of the typed table that the merge read.
         typed_commit: Digest of the commit of that version; None if it is unknown.
         definition: Definition of a row, as returned by `row_definition`.
+        incarnations: Topic ids of the typed rows, oldest first.
         app_id: Application id of the merge's Delta transaction. The next merge uses it again.
     """
 
     typed_version: int
     typed_commit: str | None
     definition: str
+    incarnations: tuple[str, ...]
     app_id: str
 
 
@@ -103,15 +105,10 @@ _DEFINITION = 2
 rebuilds every upsert table."""
 
 
-def row_definition(spec: UpsertSpec, incarnations: Sequence[str]) -> str:
-    """Return the definition of a row in JSON; if it changes, a merge must read all records.
-
-    Args:
-        spec: The spec of the upsert table.
-        incarnations: Topic ids, oldest first.
-    """
+def row_definition(spec: UpsertSpec) -> str:
+    """Return the definition of a row in JSON; if it changes, a merge must read all records."""
     rules = [str(spec.deletes), str(spec.envelope), *(["flatten"] if spec.flattens else [])]
-    return json.dumps([_DEFINITION, *rules, list(incarnations)])
+    return json.dumps([_DEFINITION, *rules])
 
 
 class MergeScope(StrEnum):
@@ -134,7 +131,8 @@ class MergePlan:
         since: Version of the typed table that the last merge read; None for a rebuild.
         version: Version of the typed table to read.
         changes: Changes between the two versions; empty for a rebuild.
-        incarnations: Topic ids, oldest first.
+        withdrawn: Number of offsets whose rows were removed between them and not decoded again.
+        incarnations: Topic ids of the typed rows, oldest first.
         typed_commit: Digest of the commit of `version`; None if it is unknown.
         definition: Definition of a row, as returned by `row_definition`.
         app_id: Application id of the merge's Delta transaction. A rebuild starts a new one, and the
@@ -147,7 +145,8 @@ class MergePlan:
     scope: MergeScope
     since: int | None
     version: int
-    changes: TableChanges
+    changes: TypedChanges
+    withdrawn: int
     incarnations: tuple[str, ...]
     typed_commit: str | None
     definition: str
@@ -161,12 +160,12 @@ class MergePlan:
         The merge keeps its transaction. If a concurrent merge has read a newer version, Delta skips
         this one.
         """
-        return replace(self, scope=MergeScope.ALL, since=None, changes=TableChanges())
+        return replace(self, scope=MergeScope.ALL, since=None, changes=TypedChanges())
 
     def commit_metadata(self) -> str:
         """Return the JSON that the commit of the merge stores, for the next merge and lineage."""
-        own = record_of(self, without={"changes", "incarnations", "is_first", "last_read"})
-        return json.dumps({"merge": {**own, **self._plans_as_record()}})
+        own = record_of(self, without={"changes", "is_first", "last_read", "withdrawn"})
+        return json.dumps({"merge": {**own, **self._changes_as_record()}})
 
     def as_record(self) -> dict[str, Any]:
         """Return the merge as plain values, for `--json`."""
@@ -174,41 +173,32 @@ class MergePlan:
             "scope": str(self.scope),
             "since": self.since,
             "typed_version": self.version,
-            **self._plans_as_record(),
+            **self._changes_as_record(),
         }
 
-    def _plans_as_record(self) -> dict[str, Any]:
-        changes = self.changes
+    def _changes_as_record(self) -> dict[str, Any]:
         return {
-            "plans": [plan.sequence for plan in (*changes.appended, *changes.replaced)],
-            "undone": list(changes.removed),
+            "plans": self.changes.decoded.plans.numbers(),
+            "removed": sum(map(size_of, self.changes.removed.spans.values())),
         }
 
 
 def merge_scope(
-    changes: TableChanges | None,
-    landed: Mapping[str, Mapping[int, SpanSet]],
+    new: Mapping[str, Mapping[int, SpanSet]],
+    present: Mapping[str, Mapping[int, SpanSet]],
     incarnations: Sequence[str],
 ) -> MergeScope:
     """Return which records a merge must read so that no row goes back to an older record.
 
     Args:
-        changes: Changes of the typed table since the last merge; None if they are unknown.
-        landed: All landed offsets of the typed table, by topic id and partition.
+        new: Offsets that were decoded since the last merge, by topic id and partition.
+        present: Offsets that may have rows in the typed table, with the new ones.
         incarnations: Topic ids, oldest first.
     """
-    if changes is None:
-        return MergeScope.ALL
-    if changes.replaced or changes.removed:
-        return MergeScope.KEYS
-    new: dict[str, Mapping[int, SpanSet]] = {}
-    for plan in changes.appended:
-        new[plan.topic_id] = union_by_partition([new.get(plan.topic_id, {}), plan.spans()])
     for topic_id, spans in new.items():
-        before = difference_by_partition(landed.get(topic_id, {}), spans)
-        newer = [
-            each for each in incarnations[incarnations.index(topic_id) + 1 :] if landed.get(each)
-        ]
+        before = difference_by_partition(present.get(topic_id, {}), spans)
+        known = incarnations.index(topic_id) + 1 if topic_id in incarnations else 0
+        newer = [each for each in incarnations[known:] if present.get(each)]
         # fence: older-records-merge-by-all-keys
         is_older = any(
             partition in before and each.spans[0].start < before[partition].spans[-1].end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,9 +102,10 @@ def test_the_fix_of_a_damaged_file_names_the_pipeline_of_its_table(
 ) -> None:
     lake = TypedLake(tmp_path)
     lake.land_and_run(3)
-    for uri, pipeline in ((lake.bronze.uri, "events"), (lake.typed_uri, "events@typed")):
+    fixes = {lake.bronze.uri: "undo events --plan 1 ", lake.typed_uri: "decode events --from-"}
+    for uri, fix in fixes.items():
         damage(files(uri)[0])
-        with pytest.raises(UnreadableFile, match=f"`tidemark undo {pipeline} --plan 1 "):
+        with pytest.raises(UnreadableFile, match=f"`tidemark {fix}"):
             check_files(uri)
 
 
@@ -168,21 +170,34 @@ def test_a_replacement_that_has_to_rewrite_a_damaged_file_names_the_file(
     assert lake.verified()[0] == (10, 10)
 
 
-@pytest.mark.parametrize("column", ["value", "timestamp"])
-@pytest.mark.parametrize("table", ["typed_uri", "quarantine_uri"])
-def test_a_decode_that_has_to_rewrite_a_damaged_file_names_the_file(
+@pytest.mark.parametrize(
+    ("table", "column"), [("typed_uri", "value"), ("quarantine_uri", "plan_sequence")]
+)
+def test_a_damaged_file_of_a_typed_table_or_a_quarantine_is_named_and_repaired(
     tmp_path: Path, table: str, column: str
 ) -> None:
-    """The bronze plan that it decodes has replaced some of the rows in the file."""
+    """The bronze plan that the decode follows has replaced some of the rows in the file."""
     lake = TypedLake(tmp_path, broken=[1])
     for _ in range(2):
         lake.bronze.run(3)
         lake.run()
     lake.bronze.land_again((0, 0, 2))
-    broken = files(getattr(lake, table))[0]
+    uri = getattr(lake, table)
+    broken = files(uri)[0]
     damaged_column(column)(broken)
     with pytest.raises(UnreadableFile, match=broken.name):
         lake.run()
+    # Both fixes of the error.
+    copy = lake.copied(tmp_path / "copy")
+    DeltaTable(uri).restore(0)
+    lake.run()
+    lake.check()
+    if table == "typed_uri":
+        copy.decodes.from_scratch("ops", "a damaged file")
+    else:
+        shutil.rmtree(copy.quarantine_uri)
+    copy.run()
+    copy.check()
 
 
 def test_undo_counts_rows_of_rewritten_and_removed_files_once(tmp_path: Path) -> None:
@@ -197,28 +212,6 @@ def test_undo_counts_rows_of_rewritten_and_removed_files_once(tmp_path: Path) ->
     assert lake.rows() == [(0, 6), (0, 7)]
     lake.run(1)
     assert lake.verified()[0] == (9, 9)
-
-
-def test_rows_of_a_damaged_typed_file_are_decoded_again_after_an_undo(tmp_path: Path) -> None:
-    lake = TypedLake(tmp_path, broken=[1])
-    for _ in range(2):
-        lake.bronze.run(3)
-        lake.run()
-    broken = files(lake.typed_uri)[0]
-    damaged_column("timestamp")(broken)
-    with pytest.raises(UnreadableFile, match=f"{broken.name}.*plan 1 only"):
-        lake.verifier.verify()
-    lake.bronze.undo.undo(1, "test", "a mistake")
-    assert lake.run() == []
-    assert [place[:2] for place in lake.decoded()] == [(0, 3), (0, 4), (0, 5)]
-    assert lake.quarantined() == []
-    lake.bronze.run(1)
-    lake.run()
-    lake.check()
-    truncate(files(lake.typed_uri)[0])
-    lake.undo.undo(2, "test", "a damaged file")
-    lake.run()
-    lake.check()
 
 
 def test_rows_of_a_plan_that_is_being_undone_are_not_verified(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tidemark.bronze.repair.errors import NothingToDo, UnexplainedRows
 from tidemark.core.errors import (
     LedgerBehindTable,
     LostRange,
+    RepairUnfinished,
     TableBehindLedger,
 )
 from tidemark.core.events import Undone
@@ -273,6 +274,8 @@ def test_a_repeated_repair_completes_one_killed_after_its_fence(pipeline: Memory
     pipeline.control.before_append = killed
     with pytest.raises(KeyboardInterrupt):
         pipeline.repair.rewind("ann", "why")
+    with pytest.raises(RepairUnfinished):
+        pipeline.planner.plan("fourth")
     pipeline.repair.rewind("ann", "why")
     drain(pipeline)
 
@@ -748,6 +751,23 @@ def test_rows_that_only_another_copy_of_the_table_has_are_read_again(tmp_path: P
     assert lake.verified() == [(3, 3)]
 
 
+def test_records_that_a_copy_with_a_cleaned_log_lacks_are_read_again(tmp_path: Path) -> None:
+    """I3. The log no longer has the versions in which the plans landed in the other table."""
+    lake = FileLake(root=tmp_path)
+    lake.run(2)
+    copy = shutil.copytree(lake.uri, tmp_path / "copy")
+    newest = lake.run(3)
+    put_back(copy, lake.uri)
+    table = DeltaTable(lake.uri)
+    for _ in range(3):
+        table.create_write_transaction([], "append", table.schema())
+    remove_old_commits(lake.uri)
+    found = lake.repair.rewind("ops", "from a backup")
+    assert found.gone == (newest,)
+    lake.run(1)
+    assert lake.verified() == [(6, 6)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True])
 def test_records_of_a_recreated_table_are_read_again_when_the_old_table_returns(
@@ -800,7 +820,7 @@ def test_two_concurrent_repairs_have_separate_fences(tmp_path: Path) -> None:
         lake.repair.rewind("ops:1", "a mistake")
     epoch = lake.control.ledger("events").plans[1]
     assert epoch.cancelled_by is None
-    fences = {fence.requested_by for fence in lake.table.fences("events").values()}
+    fences = {fence.requested_by for fence in lake.table.fences().values()}
     assert fences == {"another", "ops:1"}
 
 

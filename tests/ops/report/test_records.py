@@ -29,11 +29,10 @@ from tidemark.core.errors import (
     TopicRecreated,
 )
 from tidemark.core.ledger import Ledger
-from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.offsets import Span
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.watermarks import IsolationLevel
-from tidemark.delta.data_table import DeltaDataTable
 from tidemark.delta.errors import ControlConflict, EngineFailed, ForeignTable
 from tidemark.kafka.errors import KafkaUnavailable, TopicMissing
 from tidemark.ops.report import coverage_rows, records
@@ -43,6 +42,8 @@ from tidemark.ops.report.decoded_rows import DecodedTables
 from tidemark.ops.report.errors import PageTooLarge
 from tidemark.ops.report.record_page import DecodingState, PagePart, RecordPage
 from tidemark.ops.report.records import RecordReader
+from tidemark.silver.typed.quarantine_index import QuarantineIndex
+from tidemark.silver.typed.quarantine_record import QuarantinedRecord
 from tidemark.spec.model import StartPolicy
 
 
@@ -663,7 +664,7 @@ def test_a_topic_id_with_other_characters_is_refused(topic_id: str) -> None:
 
 def typed_page(lake: TypedLake, count: int) -> RecordPage:
     bronze = lake.bronze
-    tables = DecodedTables(pipeline=lake.spec.name, typed=lake.typed, quarantine=lake.quarantine)
+    tables = DecodedTables(typed=lake.typed, quarantine=lake.quarantine)
     reader = RecordReader(spec=bronze.spec, ports=bronze.planner.ports, decoded=tables)
     return reader.page(0, 0, count)
 
@@ -686,51 +687,36 @@ def test_a_page_has_the_decoded_values_or_the_reason_of_the_quarantine(tmp_path:
     for table in (lake.typed_uri, lake.quarantine_uri):
         DeltaTable(table).delete()
     assert [each.decoding and each.decoding.state for each in typed_page(lake, 2).entries] == [
-        DecodingState.MISSING
+        DecodingState.NOT_DECODED
     ] * 2
-
-
-def test_a_typed_plan_that_lands_during_the_read_leaves_no_record_undecoded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The typed rows are read again, because the ledger of the typed table has changed."""
-    lake = TypedLake(tmp_path)
-    lake.land_values([b"a", b"b"])
-    values_at, reads = DeltaDataTable.values_at, list[int]()
-
-    def decoding(*arguments: Any) -> list[dict[str, Any]]:
-        found = values_at(*arguments)
-        reads.append(len(found))
-        if len(reads) == 1:
-            # The page opens each table once in its thread.
-            with ThreadPoolExecutor(1) as other:
-                other.submit(lake.run).result()
-        return found
-
-    monkeypatch.setattr(DeltaDataTable, "values_at", decoding)
-    found = typed_page(lake, 2)
-    assert [each.decoding and each.decoding.state for each in found.entries] == [
-        DecodingState.DECODED
-    ] * 2
-    assert found.errors == {}
 
 
 @pytest.mark.slow
-def test_a_replayed_record_is_no_longer_quarantined(tmp_path: Path) -> None:
+def test_a_record_is_quarantined_until_a_replay_decodes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replay ends while the page is read."""
     lake = TypedLake(tmp_path)
     lake.broken = {0}
     lake.land_values([b"a"])
     lake.run()
     lake.broken = ()
-    plan = lake.decoding.replay("id-1", {0: SpanSet((Span(0, 1),))}).plan
-    assert plan is not None
-    (open_plan,) = typed_page(lake, 1).entries
-    assert open_plan.decoding is not None
-    assert open_plan.decoding.state is DecodingState.QUARANTINED
-    lake.ingest.execute(plan.sequence)
+    records_at = QuarantineIndex.records_at
+
+    def then_replayed(*arguments: Any) -> list[QuarantinedRecord]:
+        found = records_at(*arguments)
+        # The page opens each table once in its thread.
+        with ThreadPoolExecutor(1) as other:
+            other.submit(lake.replay, Span(0, 1)).result()
+        return found
+
     (entry,) = typed_page(lake, 1).entries
     assert entry.decoding is not None
-    assert (entry.decoding.state, entry.decoding.plan) == (DecodingState.DECODED, plan.sequence)
+    assert entry.decoding.state is DecodingState.QUARANTINED
+    monkeypatch.setattr(QuarantineIndex, "records_at", then_replayed)
+    (entry,) = typed_page(lake, 1).entries
+    assert entry.decoding is not None
+    assert (entry.decoding.state, entry.decoding.plan) == (DecodingState.DECODED, 1)
 
 
 def test_an_unreadable_typed_table_spoils_its_own_part_only(tmp_path: Path) -> None:

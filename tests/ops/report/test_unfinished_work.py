@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,7 +12,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.quality.test_publication import check
-from tests.silver.typed.test_decoder import LakeWithFailingDriver, recreate
 from tests.support import services
 from tests.support.consoles import app_of
 from tests.support.file_lake import FileLake
@@ -20,20 +19,19 @@ from tests.support.plans import MemoryPipeline, make_spec, wanted
 from tests.support.services import NOW, with_ports
 from tests.support.typed_job import NoRows
 from tests.support.typed_lake import DECODE, TypedLake, home_typed_lake
-from tidemark.app.adapters import utc_now
 from tidemark.bronze.backfill.errors import BackfillAhead
 from tidemark.bronze.backfill.selection import select
 from tidemark.bronze.backfill.service import Backfills
 from tidemark.core.offsets import Span
 from tidemark.core.origins import RunOrigin
+from tidemark.core.publication import PublishRule
 from tidemark.delta import table_io
 from tidemark.delta.control_table import DeltaControlTable
-from tidemark.delta.errors import DeltaLogDamaged, EngineFailed
+from tidemark.delta.errors import DeltaLogDamaged
 from tidemark.ops.report.errors import PlanStuck, QuarantineTooLarge, RowsToWithdraw, TableStalled
 from tidemark.ops.report.status import PipelineStatus, pipeline_status
 from tidemark.ops.report.unfinished_work import UnfinishedWork, UnfinishedWorkReader
-from tidemark.silver.typed.errors import QuarantineRestored
-from tidemark.silver.typed.quarantine import DeltaQuarantine
+from tidemark.silver.typed.quarantine_index import QuarantineIndex
 from tidemark.silver.typed.state import TypedState
 from tidemark.spec.model import AlarmRules
 from tidemark.spec.upsert import MergeScope
@@ -162,15 +160,14 @@ def test_records_in_quarantine_are_counted_until_a_replay_decodes_them(tmp_path:
     lake.broken = ()
     lake.replay(Span(3, 4))
     assert typed_status(lake).unfinished == UnfinishedWork(
-        typed=TypedState(quarantined=0), last_check="not checked", newest_plan=1
+        typed=TypedState(rows=5, quarantined=0), last_check="not checked", newest_plan=1
     )
     assert typed_status(lake).state == "ok"
 
 
 def test_records_of_blocked_and_unchecked_plans_are_not_undecoded(tmp_path: Path) -> None:
     """The decoder does not decode them."""
-    lake = TypedLake(root=tmp_path)
-    lake = replace(lake, hidden=lambda: lake.bronze.publication.hidden())
+    lake = TypedLake(root=tmp_path, publish=PublishRule.CHECKED)
     for records in (2, 3, 4):
         lake.bronze.run(records)
     check(lake.bronze, 1, passed=True)
@@ -197,38 +194,13 @@ def test_records_of_all_incarnations_of_a_recreated_topic_are_undecoded(tmp_path
     """The next decode decodes them all."""
     lake = TypedLake(tmp_path)
     lake.bronze.run(3)
-    recreate(lake, "id-2")
+    lake.bronze.kafka.create("events", 2, "id-2")
+    lake.bronze.decisions.accept_recreation("test", "on purpose")
     lake.bronze.run(2)
     work = typed_status(lake).unfinished
     assert (work.typed.backlog.missing, work.typed.undecoded_since) == (5, NOW)
-    lake.ingest.execute(lake.decoding.plan().plan.sequence)  # type: ignore[union-attr]
-    assert (
-        typed_status(lake).unfinished.typed.backlog.missing == lake.decoding.backlog().missing > 0
-    )
     lake.run()
     assert typed_status(lake).unfinished.typed.backlog.missing == 0
-
-
-def test_quarantined_records_count_once_their_plan_has_landed(tmp_path: Path) -> None:
-    """Until then, a killed decoder leaves an open plan only."""
-    lake = TypedLake(tmp_path, broken=(1,))
-    lake.bronze.run(3)
-    lake.run()
-    lake.bronze.run(2)
-    dying = LakeWithFailingDriver(tmp_path, broken=(3,))
-    dying.bronze = lake.bronze
-    plan = dying.decoding.plan().plan
-    assert plan is not None
-    with pytest.raises(EngineFailed):
-        dying.ingest.execute(plan.sequence)
-    found = typed_status(lake).unfinished
-    assert (found.typed.quarantined, found.typed.backlog.missing, found.runs) == (1, 2, 1)
-    assert [(each.pipeline, each.sequence) for each in found.open_plans] == [(lake.spec.name, 2)]
-    line = str(next(found.explain(lake.bronze.spec.name, utc_now())))
-    assert line.startswith(f"{lake.spec.name}: typed plan 2 has been open")
-    lake.broken = (1, 3)
-    lake.run()
-    assert typed_status(lake).unfinished.typed.quarantined == len(lake.quarantined()) == 2
 
 
 def upserted_work(home: Path) -> UnfinishedWork:
@@ -236,8 +208,14 @@ def upserted_work(home: Path) -> UnfinishedWork:
     return app_of(home)().pipeline("events").report.status().unfinished
 
 
+def committed_at(lake: TypedLake, newer: int = 0) -> datetime:
+    """Return the time of the commit to the typed table with the given number of newer ones."""
+    commits = DeltaTable(lake.typed_uri).history()
+    return datetime.fromtimestamp(commits[newer]["timestamp"] / 1000, UTC)
+
+
 def test_a_replay_leaves_the_upsert_table_out_of_date_until_the_next_merge(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     lake = home_typed_lake(tmp_path, "value: {format: string}, upsert: {}")
     upserts = app_of(tmp_path)().pipeline("events").upsert.planner
@@ -262,9 +240,9 @@ def test_a_replay_leaves_the_upsert_table_out_of_date_until_the_next_merge(
     )
     upserts.execute(merger)
     assert [*upserted_work(tmp_path).states()] == []
-    monkeypatch.setattr(services, "NOW", NOW + HOUR)
-    lake.undo.undo(1, "ops", "a test")
-    assert upserted_work(tmp_path).unmerged_since == NOW + HOUR
+    lake.bronze.undo.undo(1, "ops", "a test")
+    lake.run()
+    assert upserted_work(tmp_path).unmerged_since == committed_at(lake)
 
 
 def test_a_changed_spec_does_not_make_an_upsert_table_out_of_date_since_its_first_record(
@@ -286,7 +264,7 @@ def test_a_changed_spec_does_not_make_an_upsert_table_out_of_date_since_its_firs
 
 @pytest.mark.parametrize("cause", ["spec", "restore", "other typed table"])
 def test_a_due_rebuild_is_out_of_date_since_the_first_change_after_the_last_merge(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: str
+    tmp_path: Path, cause: str
 ) -> None:
     """Otherwise no alarm would report a rebuild that always fails."""
     lake = home_typed_lake(tmp_path, "value: {format: string}, upsert: {}")
@@ -308,15 +286,14 @@ def test_a_due_rebuild_is_out_of_date_since_the_first_change_after_the_last_merg
             )
         )
         lake.decode = replace(lake.decode, target="silver/other")
-        app_of(tmp_path)().table("events@typed").repair.rewind("ops", "another target")
     assert upserted_work(tmp_path).unmerged_since is None
-    for hours in (1, 2):
-        monkeypatch.setattr(services, "NOW", NOW + hours * HOUR)
+    for _ in range(2):
         lake.land_values([b"b"])
         lake.run()
     work = upserted_work(tmp_path)
-    assert (work.unmerged, work.unmerged_since) == (MergeScope.ALL, NOW + HOUR)
-    alarms = work.alarms("events", AlarmRules(stalled=HOUR), NOW + 3 * HOUR)
+    since = committed_at(lake, newer=1)
+    assert (work.unmerged, work.unmerged_since) == (MergeScope.ALL, since)
+    alarms = work.alarms("events", AlarmRules(stalled=HOUR), since + 2 * HOUR)
     assert [alarm.table for alarm in alarms if isinstance(alarm, TableStalled)] == ["upsert"]
     upserts = app_of(tmp_path)().pipeline("events").upsert.planner
     upserts.execute(NoRows(uri))
@@ -349,33 +326,30 @@ def test_a_table_that_is_out_of_date_for_longer_than_the_limit_raises_an_alarm(
     assert str(next(work.explain("events", NOW + 2 * HOUR))) == (
         "events: 2 published offsets not decoded for 1 h"
     )
-    lake.decoding.plan()
-    # The open plan has an age and an alarm of its own.
-    assert upserted_work(tmp_path).typed.undecoded_since is None
 
 
-def test_a_restored_quarantine_is_the_problem_of_a_status(tmp_path: Path) -> None:
-    """Each decode is refused with this error, and the ingest continues."""
+def test_a_quarantine_that_is_behind_is_a_state_until_the_next_decode(tmp_path: Path) -> None:
+    """A decode was stopped between its two commits, or another program restored the table."""
     lake = home_typed_lake(tmp_path)
     lake.broken = {1, 4}
     for values in ([b"a", b"b", b"c"], [b"d", b"e"]):
         lake.land_values(values)
         lake.run()
     quarantine = DeltaTable(lake.quarantine_uri)
-    newest = quarantine.version()
-    quarantine.restore(newest - 1)
+    quarantine.restore(quarantine.version() - 1)
     status = app_of(tmp_path)().pipeline("events").report.status()
-    assert isinstance(status.unfinished.typed.error, QuarantineRestored)
-    assert status.unfinished.typed.error in [*status.alarms()]
+    assert [*status.unfinished.states()] == ["quarantined", "quarantine behind"]
+    assert str([*status.unfinished.explain("events", NOW)][-1]) == (
+        "events: the quarantine lacks records of a decode that was stopped: "
+        "`tidemark decode events` adds them"
+    )
     record = status.as_record()
-    # Kafka is unavailable.
-    assert record["problem"]["error"] == status.as_row()["problem"] == "EmbeddedBrokerStopped"
-    readable = replace(status, problem=None)
-    assert readable.as_record()["problem"]["error"] == "QuarantineRestored"
-    assert readable.as_row()["problem"] == "QuarantineRestored"
-    assert record["quarantined"] == 1
-    quarantine.restore(newest)
-    assert "QuarantineRestored" not in app_of(tmp_path)().pipeline("events").report.status().state
+    assert (record["typed_rows"], record["quarantined"]) == (3, 1)
+    assert record["quarantine_behind"] is True
+    lake.run()
+    record = app_of(tmp_path)().pipeline("events").report.status().as_record()
+    assert record["typed_rows"] + record["quarantined"] == record["records"] == 5
+    assert record["quarantine_behind"] is False
 
 
 def test_withdrawn_rows_are_an_alarm_until_the_typed_and_the_upsert_table_lack_them(
@@ -408,8 +382,8 @@ def test_withdrawn_rows_are_an_alarm_until_the_typed_and_the_upsert_table_lack_t
     ]
     lake.run()
     assert alarms() == [
-        "Tables of pipeline 'events' still have withdrawn rows: the upsert table has rows of 1 "
-        "undone typed plan."
+        "Tables of pipeline 'events' still have withdrawn rows: the upsert table has rows of 2 "
+        "offsets that left the typed table."
     ]
     upserts.execute(merger)
     assert alarms() == []
@@ -420,8 +394,7 @@ def test_rows_of_a_plan_that_is_no_longer_published_are_an_alarm(
     tmp_path: Path, operator: bool
 ) -> None:
     """An operator rejects a plan, or a later check blocks it. Lost decisions withdraw no row."""
-    lake = TypedLake(root=tmp_path)
-    lake = replace(lake, hidden=lambda: lake.bronze.publication.hidden())
+    lake = TypedLake(root=tmp_path, publish=PublishRule.CHECKED)
     for plan in (1, 2, 3):
         lake.bronze.run(plan)
         if plan < 3:
@@ -559,8 +532,7 @@ def test_plans_of_a_pipeline_that_is_never_checked_are_no_alarm(tmp_path: Path) 
 
 def test_a_typed_table_that_waits_for_checks_is_an_alarm(tmp_path: Path) -> None:
     """Even the first check of a pipeline can end without a result."""
-    lake = TypedLake(root=tmp_path)
-    lake = replace(lake, hidden=lambda: lake.bronze.publication.hidden())
+    lake = TypedLake(root=tmp_path, publish=PublishRule.CHECKED)
     seen = []
     for _ in range(3):
         lake.bronze.run(2)
@@ -625,7 +597,7 @@ def test_the_size_of_an_absent_or_unreadable_quarantine_is_not_zero(
     def unreadable(*_: object) -> NoReturn:
         raise DeltaLogDamaged(location="quarantine", reason="checkpoint missing")
 
-    monkeypatch.setattr(DeltaQuarantine, "count_open", unreadable)
+    monkeypatch.setattr(QuarantineIndex, "count", unreadable)
     status = typed_status(lake)
     record = status.as_record()
     assert (record["quarantined"], record["undecoded"]) == (None, 3)
@@ -639,9 +611,8 @@ class CheckedLake:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
         self.at(0)
-        typed = TypedLake(root=root)
-        self.typed = replace(typed, hidden=lambda: typed.bronze.publication.hidden())
-        self.bronze = typed.bronze
+        self.typed = TypedLake(root=root, publish=PublishRule.CHECKED)
+        self.bronze = self.typed.bronze
 
     def at(self, hours: float) -> None:
         """Set the clock."""
@@ -661,7 +632,7 @@ class CheckedLake:
 def test_records_wait_for_a_decode_from_their_landing_and_decision_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A blocked plan, its late release and an undo in the typed table raise no early alarm."""
+    """A blocked plan and its late release raise no early alarm."""
     lake = CheckedLake(tmp_path, monkeypatch)
     lake.land(1)
     assert lake.waiting_since() is not None
@@ -679,9 +650,6 @@ def test_records_wait_for_a_decode_from_their_landing_and_decision_on(
     assert lake.waiting_since() == 10
     lake.typed.run()
     assert lake.waiting_since() is None
-    lake.at(20)
-    lake.typed.undo.undo(1, "ops", "a test")
-    assert lake.waiting_since() == 20
 
 
 def test_offsets_that_land_again_wait_from_their_new_landing_on(

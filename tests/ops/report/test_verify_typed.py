@@ -13,16 +13,17 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tests.quality.test_publication import check
 from tests.support.file_lake import Payload
 from tests.support.typed_lake import DECODE, TypedLake
-from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.offsets import Span
+from tidemark.core.publication import PublishRule
 from tidemark.core.table_state import TableSize
 from tidemark.delta.data_table import DeltaDataTable
 from tidemark.delta.opened_tables import reopen_tables
 from tidemark.ops.report.errors import TableDiffers
 from tidemark.ops.report.typed_verification import TypedDifferenceKind as Kind
 from tidemark.ops.report.typed_verification import TypedVerification
-from tidemark.silver.typed.decoder import HiddenOffsets
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec, RegisteredSchema
 from tidemark.spec.fields import FieldType, Struct
 
@@ -81,7 +82,7 @@ TAMPERING: Mapping[str, tuple[Tamper, Kind, str]] = {
     "tombstone": (
         update("value", "''", 'partition = 1 AND "offset" = 5'),
         Kind.ALTERED,
-        "1 offset 5 value (plan 1)",
+        "1 offset 5 value (plan 2)",
     ),
     "key": (update("key", "NULL"), Kind.ALTERED, "0 offset 1 key (plan 1)"),
     "timestamp": (
@@ -111,7 +112,7 @@ TAMPERING: Mapping[str, tuple[Tamper, Kind, str]] = {
     "doubled row": (
         lambda lake: append_copy(lake.typed_uri, 1, 2),
         Kind.DUPLICATE,
-        "1 offset 2 (plan 1)",
+        "1 offset 2 (plan 2)",
     ),
     "doubled entry": (
         lambda lake: append_copy(lake.quarantine_uri, 0, 4),
@@ -212,15 +213,19 @@ def test_rows_before_the_first_decode_are_undecoded(tmp_path: Path) -> None:
 
 def test_hidden_rows_are_counted(lake: TypedLake) -> None:
     """Decoded ones leave the typed table with the next decode."""
-    lake.land_values([b"a", b"b"])
-    lake.hidden = lambda: HiddenOffsets(refused={"id-1": {0: SpanSet.of([Span(3, 8)])}})
+    lake.land_values([b"a", b"b", b"c"])
+    lake.run()
+    lake.land_values([b"d", b"e"])
+    lake.publish = PublishRule.CHECKED
+    for plan in (1, 2, 3, 4):
+        check(lake.bronze, plan, passed=plan < 3)
     found = lake.verifier.verify()
     found.check()
     assert [(v.hidden, v.undecoded, v.withdrawn) for v in found.partitions] == [
         (2, 0, 3),
         (0, 0, 0),
     ]
-    update("value", "'other'", 'partition = 0 AND "offset" = 3')(lake)
+    update("value", "'other'", 'partition = 0 AND "offset" = 7')(lake)
     assert lake.verifier.verify().differences == {Kind.ALTERED: 1}
 
 
@@ -245,12 +250,12 @@ def test_bronze_rows_that_another_program_deleted_are_counted(lake: TypedLake) -
 
 
 def test_rows_that_landed_again_with_another_value_are_counted(lake: TypedLake) -> None:
-    """The next decode replaces their typed rows."""
+    """The next decode replaces their typed rows, also those with equal values."""
     lake.bronze.payloads[0, 2] = Payload(b"k", b"new")
     lake.bronze.land_again((0, 1, 3))
     found = lake.verifier.verify()
     found.check()
-    assert [v.stale for v in found.partitions] == [1, 0]
+    assert [v.stale for v in found.partitions] == [2, 0]
     lake.run()
     assert [v.stale for v in lake.verifier.verify().partitions] == [0, 0]
 
@@ -267,7 +272,7 @@ def test_rows_of_an_earlier_topic_of_the_same_name_are_compared(lake: TypedLake)
     found = lake.verifier.verify()
     assert counts(found) == [(0, 8, 7, 1), (1, 6, 6, 0)]
     assert [str(each) for each in found.first] == [
-        "altered topic events partition 1 offset 2 value (plan 1)"
+        "altered topic events partition 1 offset 2 value (plan 2)"
     ]
 
 
@@ -277,7 +282,7 @@ def test_rows_of_an_unrecorded_replacement_are_counted(lake: TypedLake) -> None:
     lake.bronze.commit_again((0, 1, 3))
     found = lake.verifier.verify()
     found.check()
-    assert [v.stale for v in found.partitions] == [1, 0]
+    assert [v.stale for v in found.partitions] == [2, 0]
 
 
 @dataclass

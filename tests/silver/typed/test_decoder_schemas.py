@@ -20,8 +20,7 @@ from deltalake import DeltaTable
 
 from tests.support.framed_lake import FramedLake, bare
 from tests.support.registry import Registry, avro_bytes, framed, registry_proxy
-from tidemark.core.offsets import Span, SpanSet
-from tidemark.core.origins import DecodeOrigin
+from tidemark.core.offsets import Span
 from tidemark.kafka.errors import InvalidConnection
 from tidemark.silver.typed import registry as registry_client
 from tidemark.silver.typed.errors import (
@@ -31,6 +30,7 @@ from tidemark.silver.typed.errors import (
     SchemaReplaced,
 )
 from tidemark.silver.typed.registry import ConfluentRegistry
+from tidemark.silver.typed.replay_preview import offsets_of
 from tidemark.silver.typed.schemas import SchemaRegistry
 from tidemark.spec.decode import (
     DecodeSpec,
@@ -121,7 +121,10 @@ def test_s27_each_record_is_decoded_by_its_own_schema_and_invalid_ones_are_quara
     broken = [b"", b"plain", b"\x00\x00\x01", framed(first, b"\x02"), poison, framed(2**31, b"x")]
     lake.land_values([*good, *broken, *good])
     lake.land_values(list(reversed(good)), partition=1)
-    assert lake.run() == [1]
+    work = lake.decodes.next()
+    assert work is not None
+    assert work.schemas == {Part.VALUE: tuple(sorted(ids))}
+    assert lake.run() == [1, 2]
     assert lake.judge(schemas) == 15
     assert lake.reasons() == {
         (0, 5): (QuarantineReason.NOT_FRAMED, None),
@@ -131,16 +134,12 @@ def test_s27_each_record_is_decoded_by_its_own_schema_and_invalid_ones_are_quara
         (0, 9): (QuarantineReason.MALFORMED, second),
         (0, 10): (QuarantineReason.UNKNOWN_SCHEMA, 2**31),
     }
-    # The plan contains the schema ids, and a table contains the schemas.
-    origin = lake.control.ledger(lake.spec.name).plans[1].plan.origin
-    assert isinstance(origin, DecodeOrigin)
-    assert origin.schemas == {Part.VALUE: tuple(sorted(ids))}
     assert sorted(lake.schemas.store.stored(ids)) == sorted(ids)
     assert lake.run() == []
 
 
 def test_new_fields_become_new_columns(lake: FramedLake, subject: Subject) -> None:
-    """The plan that needs the columns adds them; older rows have null."""
+    """The decode that needs the columns adds them; older rows have null."""
     first = subject.add(FIRST)
     lake.land_values([framed(first, avro_bytes(FIRST, trade_value(1)))])
     lake.run()
@@ -151,30 +150,29 @@ def test_new_fields_become_new_columns(lake: FramedLake, subject: Subject) -> No
     commits = [
         json.loads(each.get("userMetadata", "{}")) for each in DeltaTable(lake.typed_uri).history()
     ]
-    assert [each["added"] for each in commits if "added" in each] == [["value.note"]]
+    assert [each["added"] for each in commits if "added" in each] == [["value.note"], ["value"]]
     assert lake.rows()[0, 0]["value"]["note"] is None
 
 
-def test_a_conflicting_schema_stops_its_partition_after_the_records_before_it(
-    lake: FramedLake, subject: Subject
-) -> None:
-    """The error has the first offset, the schema and the difference; other partitions continue."""
+def test_a_conflicting_schema_stops_its_plan(lake: FramedLake, subject: Subject) -> None:
+    """The error has the offset, the schema and the difference. Other plans are decoded."""
     first, text = subject.add(FIRST), subject.add(TEXT_PRICE)
     good = framed(first, avro_bytes(FIRST, trade_value(1)))
     other = framed(text, avro_bytes(TEXT_PRICE, {"id": 2, "price": "1.5"}))
-    lake.land_values([good, good, other, good])
+    lake.land_values([good])
+    lake.land_values([good, other, good])
     lake.land_values([good, good], partition=1)
     with pytest.raises(SchemaConflict) as stopped:
         lake.run()
-    assert sorted(lake.rows()) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert sorted(lake.rows()) == [(0, 0), (1, 0), (1, 1)]
     conflict = stopped.value
     assert (conflict.schema_id, conflict.partition, conflict.offset) == (text, 0, 2)
     assert conflict.differences == ("value.price is decimal(18,4) in the table, not string",)
-    # The partition stays stopped until the spec refuses the schema.
+    # The plan waits until the spec refuses the schema.
     lake.land_values([good], partition=1)
     with pytest.raises(SchemaConflict):
         lake.run()
-    assert sorted(lake.rows()) == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
+    assert sorted(lake.rows()) == [(0, 0), (1, 0), (1, 1), (1, 2)]
     # The quarantine limit does not apply to records of refused schemas.
     lake.decode = replace(
         AVRO, refused_schemas=(text,), max_quarantined=0, max_quarantined_percent=0
@@ -220,7 +218,7 @@ def test_a_later_schema_may_widen_numbers_if_widening_is_on(
 def test_a_replay_decodes_records_whose_schema_was_registered_later(
     lake: FramedLake, private_registry: Registry
 ) -> None:
-    """It closes only these records, and adds the column."""
+    """It decodes only these records, and adds the column."""
     lake.registry, subject = private_registry.client(), Subject(private_registry, "trades")
     known = subject.add(FIRST)
     lake.land_values(
@@ -230,11 +228,7 @@ def test_a_replay_decodes_records_whose_schema_was_registered_later(
     assert lake.reasons() == {(0, 0): (QuarantineReason.UNKNOWN_SCHEMA, known + 1)}
     assert "value" not in lake.typed.columns()
     assert subject.add(SECOND) == known + 1
-    (kept,) = lake.quarantine.records()
-    spans = {0: SpanSet.of([Span(kept.offset, kept.offset + 1)])}
-    plan = lake.decoding.replay(kept.topic_id, spans).plan
-    assert plan is not None
-    lake.ingest.execute(plan.sequence)
+    assert lake.replay(Span(0, 1)).records == 1
     assert lake.judge({known + 1: SECOND}) == 2
     assert lake.reasons() == {}
 
@@ -283,19 +277,16 @@ def test_keys_and_values_have_separate_schemas_and_columns(
     lake.check()
 
 
-def test_an_open_plan_gets_its_columns_again_after_a_restore(
-    lake: FramedLake, subject: Subject
-) -> None:
-    """A RESTORE had removed the columns."""
+def test_columns_that_a_restore_removed_are_added_again(lake: FramedLake, subject: Subject) -> None:
+    """The RESTORE follows the preparation of a decode."""
     first, second = subject.add(FIRST), subject.add(SECOND)
     lake.land_values([framed(first, avro_bytes(FIRST, trade_value(1)))])
     lake.run()
     version = DeltaTable(lake.typed_uri).version()
     lake.land_values([framed(second, avro_bytes(SECOND, {**trade_value(2), "note": "n"}))])
-    plan = lake.decoding.plan().plan
-    assert plan is not None
+    assert lake.decodes.next() is not None
     DeltaTable(lake.typed_uri).restore(version)
-    assert lake.run() == [plan.sequence]
+    assert lake.run() == [2]
     assert lake.judge({first: FIRST, second: SECOND}) == 2
 
 
@@ -416,7 +407,7 @@ def test_json_records_are_decoded_by_their_own_registered_schema(
 def test_json_schemas_add_columns_and_stop_on_conflicts(
     lake: FramedLake, registry: Registry
 ) -> None:
-    """Records after a conflict are not decoded either."""
+    """The plan with a conflict waits, and adds no columns."""
     lake.decode = replace(AVRO, value=PayloadSpec(format=Format.JSON_SCHEMA))
     number, text = {"id": {"type": "integer"}}, {"note": {"type": "string"}}
     first, second, other = (
@@ -426,7 +417,8 @@ def test_json_schemas_add_columns_and_stop_on_conflicts(
     lake.land_values([framed(first, b'{"id": 1}')])
     lake.run()
     new, good = framed(second, b'{"id": 2, "note": "n"}'), framed(first, b'{"id": 3}')
-    lake.land_values([new, framed(other, b'{"id": "4"}'), good])
+    lake.land_values([new])
+    lake.land_values([framed(other, b'{"id": "4"}'), good])
     lake.land_values([good], partition=1)
     with pytest.raises(SchemaConflict) as stopped:
         lake.run()
@@ -440,7 +432,7 @@ def test_json_schemas_add_columns_and_stop_on_conflicts(
     }
     history = DeltaTable(lake.typed_uri).history()
     commits = [json.loads(each.get("userMetadata", "{}")) for each in history]
-    assert [each["added"] for each in commits if "added" in each] == [["value.note"]]
+    assert [each["added"] for each in commits if "added" in each] == [["value.note"], ["value"]]
 
 
 @pytest.mark.parametrize(
@@ -455,16 +447,16 @@ def test_json_schemas_add_columns_and_stop_on_conflicts(
     ],
 )
 @pytest.mark.faults
-def test_a_schema_without_a_column_stops_its_partition(
+def test_a_schema_without_a_column_stops_its_plan(
     lake: FramedLake, registry: Registry, subject: Subject, schema: Any, kind: str, difference: str
 ) -> None:
-    """The error has the reason, and nothing is written."""
+    """The error has the reason, and nothing is decoded."""
     number = registry.register(subject.name, schema, kind)
     lake.land_values([framed(number, b"\x02\x00")])
     with pytest.raises(SchemaConflict) as stopped:
         lake.run()
     assert difference in str(stopped.value)
-    assert not lake.typed_uri.exists()
+    assert lake.rows() == {}
 
 
 class UnreachableRegistry:
@@ -482,7 +474,7 @@ class UnreachableRegistry:
 def test_an_unavailable_registry_stops_only_unknown_schemas(
     lake: FramedLake, subject: Subject
 ) -> None:
-    """Records of stored schemas and open plans are decoded; the others raise an error."""
+    """Records of stored schemas are decoded; the others raise an error."""
     first, second = subject.add(FIRST), subject.add(SECOND)
     there: SchemaRegistry | None = lake.registry
     lake.land_values([framed(first, avro_bytes(FIRST, trade_value(1)))])
@@ -490,8 +482,7 @@ def test_an_unavailable_registry_stops_only_unknown_schemas(
     with pytest.raises(RegistryUnavailable) as away:
         lake.run()
     assert "ConnectError" in str(away.value)
-    assert lake.control.ledger(lake.spec.name).plans == {}
-    assert not lake.typed_uri.exists()
+    assert lake.rows() == {}
     lake.registry = there
     lake.run()
     # The schema of the next record is stored.
@@ -574,21 +565,23 @@ def test_answers_before_a_failure_are_stored_and_refused_ids_are_not_requested(
     for _ in range(2):
         lake.registry = failing = Failing(there, 2**20)
         with pytest.raises(RegistryUnavailable):
-            lake.decoding.plan()
-        assert sorted(failing.requests) == [ids[0], ids[1], 2**20]
+            lake.run()
+        assert {*failing.requests} == {ids[0], ids[1], 2**20}
         assert sorted(lake.schemas.store.stored(ids)) == ids[:2]
     lake.registry = there
-    plan = lake.decoding.plan().plan
-    assert plan is not None
-    # The open plan needs no registry, although one schema is still unknown.
-    lake.registry = Failing(there, ids[0], ids[1], 2**20)
-    assert lake.decoding.plan().plan == plan
-    lake.ingest.execute(plan.sequence)
+    work = lake.decodes.next()
+    assert work is not None
+    # Rounds need no registry, although one schema is still unknown.
+    lake.registry = None
+    lake.decodes.decode(work)
+    lake.registry = there
     assert lake.judge({ids[0]: FIRST, ids[1]: SECOND}) == 2
 
 
-def test_schemas_after_a_conflict_do_not_change_columns(lake: FramedLake, subject: Subject) -> None:
-    """A replay in another place continues."""
+def test_schemas_of_a_waiting_plan_do_not_change_columns(
+    lake: FramedLake, subject: Subject
+) -> None:
+    """A replay of another plan continues."""
     first = subject.add(trade())
     other = trade(("note", "string"))
     wide = trade(("note", "long"))
@@ -609,8 +602,9 @@ def test_schemas_after_a_conflict_do_not_change_columns(lake: FramedLake, subjec
     assert (stopped.value.partition, stopped.value.offset) == (0, 1)
     assert lake.rows()[1, 2]["value"] == {"id": 3, "note": 4}
     (kept,) = lake.quarantine.records()
-    plan = lake.decoding.replay(kept.topic_id, {1: SpanSet.of([Span(0, 1)])}).plan
-    assert plan is not None
+    work = lake.decodes.replay(offsets_of([kept]))
+    assert work is not None
+    assert work.replayed == offsets_of([kept])
 
 
 def test_rules_over_values_apply_while_keys_have_no_column(

@@ -11,11 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.support.plans import UNCOMPARED
 from tests.support.typed_lake import DECODE, TypedLake
 from tidemark.delta.compaction import Compaction
 from tidemark.delta.live_files import live_files
-from tidemark.delta.plan_removal import files_with_plan
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
 from tidemark.spec.fields import Struct
 
@@ -63,15 +61,13 @@ def bounds(lake: TypedLake) -> list[Mapping[str, tuple[Any, Any]]]:
     ]
 
 
-def test_a_typed_plan_with_files_of_its_own_is_removed_without_reading_any_file(
+def test_the_rows_of_a_plan_are_removed_without_reading_files_of_other_plans(
     lake: TypedLake,
 ) -> None:
-    for file in DeltaTable(lake.typed_uri).file_uris():
-        Path(file).write_bytes(b"not Parquet")
-    plan = lake.control.ledger(lake.spec.name).plans[2].plan
-    lake.table.check_removable(plan)
-    assert files_with_plan(DeltaTable(lake.typed_uri), plan.sequence)[1] == []
-    assert lake.table.remove_rows(plan, plan.epoch, UNCOMPARED)[0] == 2
+    (file,) = (each for each in DeltaTable(lake.typed_uri).file_uris() if "/plan-1-" in each)
+    Path(file).write_bytes(b"not Parquet")
+    lake.bronze.undo.undo(2, "test", "wrong")
+    assert lake.run() == []
     assert [each["offset"] for each in bounds(lake)] == [(0, 1)]
 
 
@@ -84,7 +80,7 @@ def test_statistics_remain_after_a_struct_is_added(tmp_path: Path) -> None:
     """A schema of a registry adds columns to a table that was created without them."""
     lake = TypedLake(tmp_path, decode=decodes())
     early = replace(lake.decode, value=PayloadSpec(format=Format.AVRO), registry="sr")
-    TypedLake(tmp_path, decode=early).typed.prepare(lake.spec.name)
+    TypedLake(tmp_path, decode=early).tables.prepare({})
     lake.land_values([b'{"id": 1, "of": {"x": "a"}}'], key=None)
     lake.run()
     assert bounds(lake) == [{"plan_sequence": (1, 1), "partition": (0, 0), "offset": (0, 0)}]

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -29,7 +30,7 @@ from tidemark.core.publication import PublishRule
 from tidemark.delta.errors import ForeignTable
 from tidemark.silver.typed import following
 from tidemark.silver.typed.errors import RegistryUnavailable, SchemaConflict
-from tidemark.silver.typed.followed_tables import FollowState
+from tidemark.silver.typed.state import FollowState
 from tidemark.spec.decode import RegisteredSchema
 
 
@@ -150,10 +151,13 @@ def test_an_undone_plan_leaves_both_tables(follower: Follower) -> None:
 def test_replaced_rows_are_decoded_again(follower: Follower) -> None:
     follower.decode()
     follower.lake.bronze.land_again((0, 1, 5))
-    follower.lake.broken = {2}
+    follower.lake.broken = {2, 4}
     follower.decode()
     check(follower)
-    assert follower.entries() == [(4, 0, 2)]
+    assert follower.entries() == [(4, 0, 2), (4, 0, 4)]
+    # The record at offset 4 was in quarantine before, so it does not count for the limit again.
+    request = follower.requests[-1]
+    assert (request.offsets, request.quarantined) == (at(4, (1, 5)), 1)
 
 
 @pytest.mark.slow
@@ -186,9 +190,12 @@ def test_a_record_that_fails_again_has_its_new_reason(follower: Follower) -> Non
 
 
 def test_doubled_bronze_rows_are_not_decoded(follower: Follower) -> None:
+    follower.service.check()
+    assert not Path(follower.typed_uri).exists()
     double(follower.lake.bronze.uri)
-    with pytest.raises(DuplicateRows):
-        follower.decode()
+    for use in (follower.service.check, follower.decode):
+        with pytest.raises(DuplicateRows):
+            use()
 
 
 def test_a_plan_whose_schema_does_not_fit_waits(follower: Follower) -> None:
@@ -223,6 +230,9 @@ def test_rows_that_another_program_deletes_do_not_come_back(follower: Follower) 
     assert [place for place in follower.typed_rows() if place[2] == 1] == []
     assert len(follower.typed_rows()) == 10
     assert follower.compared == 0
+    follower.lake.bronze.land_again((0, 0, 3))
+    follower.decode()
+    check(follower)
 
 
 @pytest.mark.slow
@@ -234,6 +244,17 @@ def test_a_restored_table_is_compared(follower: Follower, table: str) -> None:
     follower.decode()
     check(follower)
     assert bool(follower.compared) == (table == "typed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table", ["typed", "index"])
+def test_a_lost_table_gets_its_records_again(follower: Follower, table: str) -> None:
+    follower.decode()
+    shutil.rmtree(getattr(follower, f"{table}_uri"))
+    assert follower.service.state().quarantine_behind == (table == "index")
+    follower.decode()
+    check(follower)
+    assert follower.entries() == [(2, 0, 4)]
 
 
 @pytest.mark.slow
@@ -548,22 +569,126 @@ def test_bookmarks_are_renewed_after_a_week(follower: Follower) -> None:
     assert not follower.service.state().quarantine_behind
 
 
+def test_a_replay_of_more_ranges_than_a_bookmark_lists_continues(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each commit replays some of the ranges."""
+    monkeypatch.setattr(following, "MAX_RUNS", 2)
+    follower.lake.broken = {0, 2, 4, 6, 8}
+    follower.decode()
+    follower.lake.broken = {8}
+    replayed = at(1, (0, 1), (2, 3)) | at(2, (4, 5)) | at(3, (6, 7), (8, 9))
+    assert follower.decode(replayed) == 3
+    check(follower)
+    assert follower.entries() == [(3, 0, 8)]
+    assert [request.offsets for request in follower.requests[1:]] == [
+        at(1, (0, 1), (2, 3)),
+        at(2, (4, 5)) | at(3, (6, 7)),
+        at(3, (8, 9)),
+    ]
+
+
+def test_preparing_a_decode_does_the_work_without_records(follower: Follower) -> None:
+    assert follower.service.prepare()
+    follower.decode()
+    assert not follower.service.prepare()
+    follower.lake.bronze.undo.undo(2, "ops", "wrong")
+    assert not follower.service.prepare()
+    assert {plan for plan, _, _ in follower.typed_rows()} == {1, 3}
+    assert follower.entries() == []
+    assert len(follower.requests) == 1
+
+
+def test_preparing_a_replay_examines_all_of_its_ranges(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first ranges are of a plan that was undone after the last decode."""
+    monkeypatch.setattr(following, "MAX_RUNS", 1)
+    follower.lake.broken = {1, 4}
+    follower.decode()
+    follower.lake.bronze.undo.undo(1, "ops", "wrong")
+    assert follower.service.prepare(at(1, (1, 2)) | at(2, (4, 5)))
+    assert follower.entries() == [(2, 0, 4)]
+    assert not follower.service.prepare(at(1, (1, 2)))
+
+
+def test_a_draft_of_a_replay_writes_nothing(follower: Follower) -> None:
+    """It omits offsets that a replay would not decode again."""
+    service = follower.service
+    assert service.draft(at(2, (4, 5))) is None
+    follower.decode()
+    versions = [commits_of(uri) for uri in (follower.typed_uri, follower.index_uri)]
+    draft = service.draft(at(2, (4, 6)) | at(7, (4, 5)))
+    assert draft is not None
+    request, columns = draft
+    assert (request.offsets, request.quarantined, columns) == (at(2, (4, 6)), 2, {})
+    assert request.version == DeltaTable(follower.lake.bronze.uri).version()
+    follower.lake.bronze.undo.undo(2, "ops", "wrong")
+    assert service.draft(at(2, (4, 6))) is None
+    assert [commits_of(uri) for uri in (follower.typed_uri, follower.index_uri)] == versions
+
+
+def test_the_state_does_not_depend_on_the_bronze_table(follower: Follower) -> None:
+    follower.decode()
+    shutil.rmtree(follower.lake.bronze.uri)
+    assert follower.service.state() == FollowState()
+    with pytest.raises(HistoriesDiverge):
+        follower.service.check()
+
+
+@pytest.mark.slow
+def test_progress_has_the_offsets_that_both_tables_should_have(follower: Follower) -> None:
+    """Without a complete decode, it has none."""
+    follower.publish = PublishRule.CHECKED
+    publication = follower.lake.bronze.publication
+    for plan in (1, 2):
+        publication.release(plan, "cli:ann:1", "checked by hand")
+
+    def spans(start: int, end: int) -> dict[str, dict[int, SpanSet]]:
+        return {"id-1": {0: SpanSet.of([Span(start, end)])}}
+
+    first = follower.service.progress()
+    assert (first.landed, first.hidden) == (spans(0, 9), spans(6, 9))
+    assert (first.decoded, first.plans, first.stale) == ({}, {}, {})
+    kill_before(follower, "index")
+    assert follower.service.progress().decoded == {}
+    follower.decode()
+    publication.reject(2, "cli:ann:2", "wrong prices")
+    found = follower.service.progress()
+    assert (found.decoded, found.hidden) == (spans(0, 6), spans(3, 9))
+    assert (found.stale, found.by_spec) == (spans(3, 6), SpanSet.of([Span(1, 3)]))
+    assert [found.plan_at("id-1", 0, offset) for offset in (2, 3, 6)] == [1, 2, None]
+    follower.lake.bronze.commit_again((0, 0, 1))
+    assert follower.service.progress().stale == {"id-1": {0: SpanSet.of([Span(0, 1), Span(3, 6)])}}
+    follower.lake.decode = replace(follower.lake.decode, rules=(("new", "true"),))
+    assert follower.service.progress().by_spec == SpanSet()
+
+
 def test_the_only_copy_of_a_row_is_not_cleared(follower: Follower) -> None:
     follower.decode()
     DeltaTable(follower.lake.bronze.uri).delete('"offset" = 1')
-    with pytest.raises(OnlyCopy):
-        follower.clear()
+    for dry_run in (True, False):
+        with pytest.raises(OnlyCopy, match="lacks 1 row that landed"):
+            follower.service.from_scratch("ops", "a test", dry_run=dry_run)
     assert len(follower.typed_rows()) == 8
 
 
-def test_a_table_of_another_pipeline_is_not_changed(follower: Follower) -> None:
+@pytest.mark.parametrize("table", ["typed", "index"])
+def test_a_table_of_another_pipeline_is_not_changed(follower: Follower, table: str) -> None:
     follower.decode()
-    DeltaTable(follower.typed_uri).alter.set_table_properties(
+    DeltaTable(getattr(follower, f"{table}_uri")).alter.set_table_properties(
         {"tidemark.pipeline": "others@typed"}, raise_if_not_exists=False
     )
-    for use in (follower.clear, follower.decode, follower.service.state):
+    uses: list[Callable[[], object]] = [follower.decode, follower.service.check]
+    if table == "typed":
+        uses += [follower.clear, follower.service.state]
+    for use in uses:
         with pytest.raises(ForeignTable):
             use()
+    assert len(follower.typed_rows()) == 8
+    follower.lake.bronze.run(3)
+    with pytest.raises(ForeignTable):
+        follower.decode()
     assert len(follower.typed_rows()) == 8
 
 
@@ -587,8 +712,8 @@ def test_state_reports_undecoded_offsets_and_those_to_withdraw(follower: Followe
 
 
 @pytest.mark.slow
-def test_a_job_decodes_with_the_schemas_that_the_driver_has_found(tmp_path: Path) -> None:
-    """Plans with one conflict are resolved one by one. A job needs no registry."""
+def test_rounds_decode_with_the_schemas_of_their_work(tmp_path: Path) -> None:
+    """Plans with one conflict are resolved one by one. Rounds need no registry."""
     registry = MemoryRegistry({1: {"id": "integer"}, 2: {"note": "string"}, 9: {"id": "number"}})
     lake = RegisteredLake(tmp_path, registry=registry)
     for schema_id, value in ((1, {"id": 1}), (9, {"id": 2.5}), (2, {"note": "x"})):
@@ -598,8 +723,8 @@ def test_a_job_decodes_with_the_schemas_that_the_driver_has_found(tmp_path: Path
     assert work is not None
     assert (work.plans, work.schemas) == (SpanSet.of_numbers([1, 3]), {"value": (1, 2)})
     lake.registry = None
-    follower.service.decode(DecodeWork.parsed(json.loads(json.dumps(work.as_record()))))
-    assert follower.requests[0].schemas == {"value": [1, 2]}
+    follower.service.decode(work)
+    assert follower.requests[0].schemas == {"value": (1, 2)}
     assert lake.rows() == {(0, 0): {"id": 1}, (0, 2): {"note": "x"}}
     lake.registry = registry
     with pytest.raises(SchemaConflict):

@@ -1,4 +1,4 @@
-"""Spark decodes into tables that follow the ledger: the prototype of decision 28."""
+"""Spark decodes into tables that follow the ledger."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_spark_decodes_into_tables_that_follow(tmp_path: Path, spark: SparkSessi
     decode = DecodeSpec(key=PayloadSpec(), value=value, target="silver/events")
     lake = FramedLake(root=tmp_path, decode=replace(decode, max_quarantined=9), spark=spark)
 
-    follower = Follower(lake, lake.sink)
+    follower = Follower(lake, lake.decoder)
     lake.land_values([*(b'{"n": %d}' % n for n in range(3)), b"no"])
     lake.land_values([b'{"n": 7}'])
     follower.decode()

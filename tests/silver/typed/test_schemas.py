@@ -12,7 +12,6 @@ import pytest
 
 from tests.support.registered_lake import MemoryRegistry, RegisteredLake
 from tests.support.registry import framed
-from tidemark.core.origins import DecodeOrigin
 from tidemark.silver.typed.errors import (
     RegistryFailure,
     RegistryRefused,
@@ -39,25 +38,28 @@ def lake(tmp_path: Path) -> RegisteredLake:
     return lake
 
 
-def test_a_schema_that_does_not_fit_stops_only_its_partition(lake: RegisteredLake) -> None:
-    """Records before it are decoded. Its record and later records wait for a decision."""
+def test_a_schema_that_does_not_fit_stops_only_its_plan(lake: RegisteredLake) -> None:
+    """All records of the plan wait for a decision. Later plans are decoded."""
     lake.land_objects(1, _ONE)
-    lake.land_objects(9, _OTHER)
+    values = [
+        framed(number, json.dumps(each).encode()) for number, each in ((1, _ONE), (9, _OTHER))
+    ]
+    lake.bronze.land_payloads([(None, each) for each in values])
     lake.land_objects(1, _ONE)
     lake.land_objects(1, _ONE, partition=1)
     for _ in range(2):
         with pytest.raises(SchemaConflict) as stopped:
             lake.run()
-        assert (stopped.value.schema_id, stopped.value.offset) == (9, 3)
-        assert sorted(lake.rows()) == [(0, 0), (0, 1), (0, 2), (1, 0)]
+        assert (stopped.value.schema_id, stopped.value.offset) == (9, 4)
+        assert sorted(lake.rows()) == [(0, 0), (0, 1), (0, 2), (0, 5), (1, 0)]
     lake.decode = replace(lake.decode, refused_schemas=(9,))
-    lake.broken = {3}
+    lake.broken = {4}
     lake.run()
     lake.check()
-    assert lake.quarantined() == [(0, 3)]
+    assert lake.quarantined() == [(0, 4)]
 
 
-def test_a_schema_beyond_a_limit_stops_no_partition(
+def test_a_schema_beyond_a_limit_stops_no_plan(
     lake: RegisteredLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One exceeds the limit itself, the other one together with the column of the table."""
@@ -69,15 +71,15 @@ def test_a_schema_beyond_a_limit_stops_no_partition(
     for schema_id, value in ((8, _ONE), (7, {"a": "x"}), (9, {"c": "x"}), (1, _ONE)):
         lake.land_objects(schema_id, value)
     lake.broken = {2, 4}
-    (plan,) = lake.run()
-    origin = lake.control.ledger(lake.spec.name).plans[plan].plan.origin
-    assert isinstance(origin, DecodeOrigin)
-    assert (origin.schemas, origin.oversized) == ({"value": (1, 7)}, {"value": (8, 9)})
+    work = lake.decodes.next()
+    assert work is not None
+    assert (work.schemas, work.oversized) == ({"value": (1, 7)}, {"value": (8, 9)})
+    assert lake.run() == [2, 3, 4, 5]
     lake.check()
     assert lake.run() == []
 
 
-def test_another_schema_under_a_known_id_stops_planning(lake: RegisteredLake) -> None:
+def test_another_schema_under_a_known_id_stops_decodes(lake: RegisteredLake) -> None:
     """After a rebuild of the registry, older records would decode to wrong values."""
     lake.registry = MemoryRegistry({1: {"id": "integer", "price": "number"}})
     lake.land_objects(1, _ONE)
@@ -159,14 +161,18 @@ def test_the_failure_of_the_lowest_id_is_raised(
     registry = _FailingRegistry({**fields}, failures={2: failure, 5: other})
     lake = RegisteredLake(root=tmp_path, registry=registry)
     _land_many(lake)
-    with pytest.raises(failure) as failed:
-        lake.run()
-    error: Any = failed.value
-    assert error.schema_id == 2
+    requested = set[int]()
+    for _ in range(2):
+        registry.requests.clear()
+        with pytest.raises(failure) as failed:
+            lake.run()
+        error: Any = failed.value
+        assert error.schema_id == 2
+        requested.update(registry.requests)
     assert len(registry.requests) == len(set(registry.requests))
-    assert lake.control.ledger(lake.spec.name).plans == {}
+    assert lake.decoded() == []
     kept = set(lake.schemas.store.stored(_MANY))
-    answered = set(registry.requests) - registry.failures.keys()
+    answered = requested - registry.failures.keys()
     assert kept == (answered if failure is RegistryUnavailable else set())
     lake.registry = MemoryRegistry({**fields})
     lake.run()
@@ -179,6 +185,7 @@ def test_no_request_starts_after_a_failure(tmp_path: Path) -> None:
     registry.lowest_may_fail.set()
     lake = RegisteredLake(root=tmp_path, registry=registry)
     _land_many(lake)
+    lake.decodes.next()
+    assert 1 <= len(registry.requests) <= 8
     with pytest.raises(RegistryUnavailable):
         lake.run()
-    assert 1 <= len(registry.requests) <= 8

@@ -40,7 +40,7 @@ def lake(tmp_path: Path, spark: SparkSession) -> FramedLake:
     for first in (0, 4, 8):
         values = [b"no" if n in (1, 9) else b'{"n": %d}' % n for n in range(first, first + 4)]
         lake.land_values(values)
-    lake.table.prepare(lake.spec.name)
+    lake.tables.prepare({})
     return lake
 
 
@@ -68,7 +68,7 @@ def rows(lake: FramedLake, files: list[DataFile], *, quarantined: bool) -> list[
 def test_decoded_rows_keep_their_bronze_plans_and_failed_rows_have_no_payload(
     lake: FramedLake,
 ) -> None:
-    files = lake.sink.decode(request(lake, {1: [Span(0, 4)], 2: [Span(5, 7)]}))
+    files = lake.decoder.decode(request(lake, {1: [Span(0, 4)], 2: [Span(5, 7)]}))
     typed = rows(lake, files, quarantined=False)
     assert [(row["plan_sequence"], row["offset"], row["value"]["n"]) for row in typed] == [
         *((1, 0, 0), (1, 2, 2), (1, 3, 3)),
@@ -93,9 +93,9 @@ def test_decoded_rows_keep_their_bronze_plans_and_failed_rows_have_no_payload(
 def test_only_rows_of_the_given_version_plans_and_offsets_are_decoded(lake: FramedLake) -> None:
     before = lake.bronze.table.version_and_id()[0]
     lake.bronze.land_again((0, 4, 6))
-    newest = rows(lake, lake.sink.decode(request(lake, {2: [Span(4, 8)]})), quarantined=False)
+    newest = rows(lake, lake.decoder.decode(request(lake, {2: [Span(4, 8)]})), quarantined=False)
     assert [row["offset"] for row in newest] == [6, 7]
-    earlier = lake.sink.decode(request(lake, {2: [Span(4, 8)]}, version=before))
+    earlier = lake.decoder.decode(request(lake, {2: [Span(4, 8)]}, version=before))
     assert [row["offset"] for row in rows(lake, earlier, quarantined=False)] == [4, 5, 6, 7]
 
 
@@ -104,11 +104,11 @@ def test_records_that_are_in_quarantine_already_do_not_count_for_its_limit(
 ) -> None:
     both = {1: [Span(0, 4)], 3: [Span(8, 12)]}
     with pytest.raises(TooManyQuarantined) as refused:
-        lake.sink.decode(request(lake, both))
+        lake.decoder.decode(request(lake, both))
     assert (refused.value.quarantined, refused.value.records, refused.value.allowed) == (2, 8, 1)
     assert not list(lake.quarantine_uri.rglob("plan-*"))
     assert not list(lake.typed_uri.rglob("plan-*"))
-    files = lake.sink.decode(request(lake, both, quarantined=1))
+    files = lake.decoder.decode(request(lake, both, quarantined=1))
     assert [row["offset"] for row in rows(lake, files, quarantined=True)] == [1, 9]
 
 

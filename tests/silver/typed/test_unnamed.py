@@ -37,7 +37,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> TypedLake:
 
 
 def land(lake: TypedLake, *values: dict[str, Any] | None) -> int:
-    """Land and decode some values; return the number of the typed plan."""
+    """Land and decode some values; return the number of the plan."""
     lake.land_values([None if each is None else json.dumps(each).encode() for each in values])
     (plan,) = lake.run()
     return plan
@@ -70,12 +70,12 @@ def test_a_report_reads_the_newest_plans_up_to_a_number_of_records_or_bytes(
     """The newest plan with rows is read regardless of its size."""
     lake = TypedLake(tmp_path, decode=DECODE)
     nothing = TableSize(records=0, bytes=0)
-    assert newest_plans(lake.control.ledger(lake.spec.name), nothing) is None
+    assert newest_plans(lake.control.ledger("events"), nothing) is None
     for number in range(1, 5):
         land(lake, {f"f{number}": 1}, {f"f{number}": 2})
     lake.bronze.undo.undo(4, "test", "undone")
     lake.run()
-    ledger = lake.control.ledger(lake.spec.name)
+    ledger = lake.control.ledger("events")
     assert newest_plans(ledger, nothing) == (1, 3)
     assert newest_plans(ledger, TableSize(records=1, bytes=2**30)) == (3, 3)
     monkeypatch.setattr(unnamed, "_REPORTED_RECORDS", 5)

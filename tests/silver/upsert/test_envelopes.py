@@ -16,6 +16,7 @@ from tests.draft.test_spec import draft, layout_of, sample, written
 from tests.support.plans import no_owner
 from tests.support.upsert_lake import UpsertLake
 from tidemark.silver.typed.errors import TooManyQuarantined
+from tidemark.silver.typed.followed_tables import FollowPorts
 from tidemark.silver.typed.spark_decoder import SparkDecoder
 from tidemark.spec.decode import QuarantineReason
 from tidemark.spec.loading import load_specs
@@ -58,17 +59,18 @@ class _Lake(UpsertLake):
     """Decodes with Spark."""
 
     @property
-    def sink(self) -> Any:
+    def ports(self) -> FollowPorts:
         session = self.spark
         assert session is not None
-        return SparkDecoder(
+        decoder = SparkDecoder(
             lambda: session,
             bronze=str(self.bronze.uri),
             typed=str(self.typed_uri),
-            quarantine=str(self.root / self.decode.quarantine_target),
+            quarantine=str(self.quarantine_uri),
             spec=self.decode,
             schemas=self.schemas.store,
         )
+        return replace(super().ports, open_decoder=lambda: decoder)
 
 
 def _log() -> tuple[list[tuple[str, _Change]], dict[str, _Row]]:

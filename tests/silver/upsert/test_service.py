@@ -13,18 +13,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.file_lake import Payload, put_back
-from tests.support.file_merger import FileMerger
-from tests.support.plans import wanted
 from tests.support.upsert_lake import UpsertLake, change
-from tidemark.bronze.ingest.ledgers import read_checked_ledger
-from tidemark.core.ledger import CheckedLedger
-from tidemark.core.offsets import Span, SpanSet
-from tidemark.core.origins import RunOrigin
-from tidemark.core.table_state import TableChanges
+from tidemark.core.bookmark import TypedChanges
+from tidemark.core.offsets import Span
 from tidemark.delta.data_table import DeltaDataTable
 from tidemark.delta.errors import TableAltered
-from tidemark.silver.upsert import service
 from tidemark.silver.upsert.spark import SparkMerger
 from tidemark.silver.upsert.table import DeltaUpsertTable
 from tidemark.spec.decode import Part
@@ -84,8 +77,7 @@ def test_the_row_of_a_key_is_its_newest_record(lake: UpsertLake) -> None:
 def test_a_typed_table_without_landed_plans_makes_no_upsert_table(lake: UpsertLake) -> None:
     """Its first decode was refused after the table was created."""
     lake.land_records(("a", "1"))
-    lake.table.prepare(lake.spec.name)
-    assert lake.decoding.plan().plan is not None
+    assert lake.decodes.next() is not None
     assert lake.upserts.next() is None
     assert lake.merge() is not None
     lake.check()
@@ -100,11 +92,7 @@ def test_a_replay_never_moves_a_row_back(lake: UpsertLake) -> None:
     lake.merge()
     lake.check()
     lake.broken = ()
-    records = lake.quarantine.records()
-    spans = {0: SpanSet.of([Span(0, 3)])}
-    plan = lake.decoding.replay(records[0].topic_id, spans).plan
-    assert plan is not None
-    lake.ingest.execute(plan.sequence)
+    lake.replay(Span(0, 3))
     merge = lake.merge()
     assert merge is not None
     assert merge.scope is MergeScope.KEYS
@@ -127,37 +115,9 @@ def test_a_backfill_never_moves_a_row_back(lake: UpsertLake) -> None:
     assert merge is not None
     assert merge.scope is MergeScope.KEYS
     # The records replace no rows, so only their offsets show their age.
-    assert (len(merge.changes.appended), len(merge.changes.replaced)) == (1, 0)
+    assert not merge.changes.removed
     lake.check()
     assert lake.visible() == {"a": "new", "c": "old", "d": "new"}
-
-
-def test_a_merge_that_waits_before_its_first_read_never_moves_a_row_back(
-    lake: UpsertLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another run merges newer records meanwhile, and decodes older ones."""
-    lake.land_records(("other", "1"))
-    lake.merge()
-    lake.bronze.undo.undo(lake.land_records(("k", "old")), "ops", "read it again later")
-    lake.bronze.payloads[(0, 2)] = Payload(b"k", b"new")
-    lake.bronze.produce(1, 0)
-    newer = lake.bronze.planner.backfill(wanted((0, 2, 3)), RunOrigin("fill")).plan
-    assert newer is not None
-    lake.bronze.ingest.execute(newer.sequence)
-
-    def wait_after(*arguments: Any, **named: Any) -> CheckedLedger:
-        ledger = read_checked_ledger(*arguments, **named)
-        monkeypatch.undo()
-        lake.merge()
-        lake.bronze.run(0)
-        lake.run()
-        return ledger
-
-    monkeypatch.setattr(service, "read_checked_ledger", wait_after)
-    lake.upserts.execute(lake.merger)
-    lake.upserts.execute(lake.merger)
-    lake.check()
-    assert lake.visible()["k"] == "new"
 
 
 def test_an_undo_restores_the_previous_rows(lake: UpsertLake) -> None:
@@ -192,34 +152,6 @@ def test_a_restored_upsert_table_or_a_foreign_update_causes_a_rebuild(lake: Upse
     assert set(lake.visible().values()) == {"changed"}
 
 
-def test_a_copy_of_the_typed_table_that_has_grown_again_causes_a_rebuild(tmp_path: Path) -> None:
-    """The last merge read a version that the copy has with another commit."""
-    lake = UpsertLake(root=tmp_path / "lake", deletes=Deletes.HARD)
-    merger = FileMerger(lake)
-    lake.land_records(("a", "1"))
-    lake.run()
-    lake.upserts.execute(merger)
-    lake.land_records(("b", "1"))
-    lake.run()
-    copy = shutil.copytree(lake.typed_uri, tmp_path / "copy")
-    DeltaTable(lake.typed_uri).optimize.compact()
-    lake.upserts.execute(merger)
-    put_back(copy, lake.typed_uri)
-    lake.land_records(("a", "2"), ("c", "1"))
-    lake.run()
-    merge = lake.upserts.execute(merger)
-    assert merge is not None
-    assert merge.scope is MergeScope.ALL
-    lake.check()
-    # The rebuild is the base of the next merge.
-    lake.land_records(("d", "1"))
-    lake.run()
-    merge = lake.upserts.execute(merger)
-    assert merge is not None
-    assert merge.scope is MergeScope.NEW
-    lake.check()
-
-
 def test_two_drivers_that_merge_from_one_version_cause_a_rebuild(lake: UpsertLake) -> None:
     """Each merge is right by itself, but together they keep undone rows."""
     lake.land_records(("a", "1"))
@@ -252,7 +184,7 @@ def test_a_foreign_delete_and_a_lost_folder_are_repaired(lake: UpsertLake) -> No
     late = lake.upserts.next()
     assert late is not None
     shutil.rmtree(lake.upsert_uri)
-    lake.upserts.table.prepare("events", lake.table.columns())
+    lake.upserts.table.prepare("events", lake.tables.columns())
     lake.merger.merge(late)
     lake.merge()
     lake.check()
@@ -314,7 +246,7 @@ def test_a_merge_refused_for_a_concurrent_one_does_not_revert_it(
     assert lake.visible() == {"a": "3", "b": "1", "c": "1"}
 
 
-def test_compaction_and_fences_cause_no_merge(lake: UpsertLake) -> None:
+def test_compaction_and_changed_properties_cause_no_merge(lake: UpsertLake) -> None:
     """They change no row."""
     for number in range(3):
         lake.land_records(("a", str(number)))
@@ -381,12 +313,9 @@ def actions(random: Random, lake: UpsertLake) -> Iterator[str]:  # noqa: C901  o
             if not kept:
                 continue
             some = random.sample(kept, random.randrange(1, len(kept) + 1))
-            spans = {0: SpanSet.of([Span(each.offset, each.offset + 1) for each in some])}
             lake.run()
             lake.broken = set(lake.broken) - {each.offset for each in some}
-            plan = lake.decoding.replay("id-1", spans).plan
-            assert plan is not None
-            lake.ingest.execute(plan.sequence)
+            lake.replay(*(Span(each.offset, each.offset + 1) for each in some))
         elif action == "undo":
             records = lake.bronze.control.ledger("events").plans.values()
             landed = [r for r in records if r.held_now and r.cancelled_by is None]
@@ -497,7 +426,8 @@ def test_the_content_of_debeziums_envelope_becomes_the_row(
         scope=MergeScope.ALL,
         since=None,
         version=0,
-        changes=TableChanges(),
+        changes=TypedChanges(),
+        withdrawn=0,
         incarnations=("id-1",),
         typed_commit=None,
         definition="any",

@@ -120,15 +120,13 @@ def quarantine_lineage(
 ) -> ColumnLineage:
     """Return the bronze columns from which those of a quarantine table come."""
     sources = _decoded_rows(bronze, columns)
-    for name in _PARTS:
-        sources.of(name, _IDENTITY, name)
     for name in ("reason", "part", "detail", "schema_id"):
         sources.of(name, _CONDITIONAL, *_PARTS)
     return sources.facet()
 
 
 def _decoded_rows(bronze: Place, columns: Mapping[str, FieldType]) -> _Sources:
-    """Return the lineage that typed table and quarantine share: all columns but key and value."""
+    """Return the lineage of the bronze columns that a typed table or a quarantine has as well."""
     sources = _Sources(bronze)
     for name in _BESIDE_PAYLOAD:
         if name in columns:
@@ -142,7 +140,7 @@ _BESIDE_PAYLOAD = (
     *("headers", "topic", "partition", "offset"),
     *("timestamp", "timestamp_out_of_range_ms", "timestamp_type", "topic_id", "ingested_at"),
 )
-"""Columns that typed tables and quarantine tables copy from the bronze table."""
+"""Columns of bronze tables beside key and value. Quarantines have some of them."""
 
 
 def _content_columns(columns: Mapping[str, FieldType]) -> list[str]:

@@ -40,7 +40,6 @@ from tidemark.app.steps import Result
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import TidemarkError
 from tidemark.core.ledger import PlanRecord
-from tidemark.core.origins import DecodeOrigin
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plan import Plan, PlanRef
 from tidemark.delta.data_table import DataTableSnapshot, DeltaDataTable
@@ -49,9 +48,12 @@ from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.errors import QualityFailed
 from tidemark.silver.upsert.table import version_of_merge
 from tidemark.spec.fields import FieldType
-from tidemark.spec.ref import PipelineKind, PipelineRef
+from tidemark.spec.ref import PipelineRef
 
 log = logging.getLogger(__name__)
+
+_MOST_PLANS = 1_000
+"""Maximum number of plans of a decode or a merge in its lineage."""
 
 PRODUCER = "x-tidemark://tidemark"
 FACET_SCHEMAS = "x-tidemark://openlineage/1-0-0/facets.json"
@@ -76,7 +78,7 @@ class TidemarkOffsetsInputDatasetFacet(InputDatasetFacet):
 
 @attr.define
 class TidemarkOffsetsOutputDatasetFacet(OutputDatasetFacet):
-    """The plans that a task landed in a table."""
+    """The plans whose records a task wrote to a table."""
 
     _additional_skip_redact: ClassVar[list[str]] = ["plans"]
 
@@ -96,7 +98,7 @@ class TidemarkMergeOutputDatasetFacet(OutputDatasetFacet):
     scope: str
     typedVersion: int  # noqa: N815  fields of facets are in camel case
     plans: list[int]
-    undone: list[int]
+    removed: int
     sinceVersion: int | None = None  # noqa: N815
 
     @staticmethod
@@ -135,9 +137,8 @@ def lineage_of(app: App, outcomes: Outcomes) -> OperatorLineage[Any, Any]:
 
 def _has_lineage(result: Mapping[str, Any]) -> bool:
     """Return whether a result is of a landed plan, a check, a decode or a merge."""
-    return any(name in result for name in ("wrote", "typed_version", "checks")) or (
-        result.get("error") == QualityFailed.__name__
-    )
+    names = ("wrote", "typed_version", "checks", "quarantined")
+    return any(name in result for name in names) or (result.get("error") == QualityFailed.__name__)
 
 
 @dataclass
@@ -258,16 +259,14 @@ class _Recorded:
 
 
 def _is_check(result: Result) -> bool:
-    return "wrote" not in result and "typed_version" not in result
+    return not any(name in result for name in ("wrote", "typed_version", "quarantined"))
 
 
 def _plans_of(result: Result) -> list[PlanRef]:
-    """Return the plans that a result is about; of a merge, the plans whose rows it merged."""
+    """Return the bronze plans that a result is about; at most `_MOST_PLANS`, the newest ones."""
     name: str = result["pipeline"]
-    if "plans" not in result:
-        return [PlanRef(pipeline=name, sequence=result["plan"])]
-    typed = str(PipelineRef(name, PipelineKind.TYPED))
-    return [PlanRef(pipeline=typed, sequence=sequence) for sequence in result["plans"]]
+    plans = result["plans"] if "plans" in result else [result["plan"]]
+    return [PlanRef(pipeline=name, sequence=sequence) for sequence in plans[-_MOST_PLANS:]]
 
 
 class _Reader:
@@ -289,9 +288,10 @@ class _Reader:
         if "typed_version" in result:
             self._add_merge(result)
             return
-        add = self._add_check if _is_check(result) else self._add_ingest
         if "plans" in result:
-            add = self._add_decode
+            self._add_decode(result)
+            return
+        add = self._add_check if _is_check(result) else self._add_ingest
         for ref in _plans_of(result):
             if landed := self._recorded.landed(ref):
                 add(*landed)
@@ -315,34 +315,33 @@ class _Reader:
         written.version = max(written.version, landing.table_version)
         written.count(landing.records, table.stored_bytes(plan.sequence))
 
-    def _add_decode(self, plan: Plan, landing: Landing) -> None:
-        spec = self._app.spec(plan.pipeline)
-        live = self._app.spec(spec.ref.live)
+    def _add_decode(self, result: Result) -> None:
+        """Add a decode, the plain values of `Decoded.as_record`."""
+        live = self._app.spec(result["pipeline"])
         decode = live.decoding()
         bronze, bronze_table = self._table(live.target)
         read = self._inputs.setdefault(bronze, _Dataset())
         read.facets = _table_facets(bronze_table.columns())
-        read.count(landing.records)
-        if isinstance(plan.origin, DecodeOrigin):
-            read.version = max(read.version, plan.origin.version)
-        for target, lineage in (
-            (decode.target, typed_lineage),
-            (decode.quarantine_target, quarantine_lineage),
+        read.count(result["records"])
+        read.version = bronze_table.version
+        landed = [each for ref in _plans_of(result) if (each := self._recorded.landed(ref))]
+        described = [_described(*each, None, bronze) for each in landed]
+        read.plans += described
+        quarantined = result["quarantined"]
+        for target, lineage, records, version, plans in (
+            (
+                *(decode.target, typed_lineage, result["records"] - quarantined),
+                *(result["table_version"], described),
+            ),
+            (decode.quarantine_target, quarantine_lineage, quarantined, None, ()),
         ):
             place, table = self._table(target)
-            # The ledger's landing counts the rows of both tables.
-            own = table.find_landing(plan)
-            if own is None:
-                continue
-            described = _described(plan, landing, bronze, place, own)
             columns = table.columns()
             written = self._outputs.setdefault(place, _Dataset())
             written.facets = _table_facets(columns, lineage(bronze, columns, decode))
-            written.plans.append(described)
-            written.version = max(written.version, own.table_version)
-            written.count(own.records, table.stored_bytes(plan.sequence))
-            if target == decode.target:
-                read.plans.append(_described(plan, landing, bronze, place))
+            written.version = table.version if version is None else version
+            written.count(records)
+            written.plans += plans
 
     def _add_check(self, plan: Plan, landing: Landing) -> None:
         """Add the newest check of a plan, without values of records."""
@@ -371,15 +370,14 @@ class _Reader:
         live = self._app.spec(merge["pipeline"])
         decode, upsert = live.decoding(), live.upsert()
         typed, typed_table = self._table(decode.target)
+        bronze = table_place(self._app.layout.data_table(live.target))
         place, table = self._table(upsert.target)
         read = self._inputs.setdefault(typed, _Dataset())
         read.facets = _table_facets(typed_table.columns())
         read.version = merge["typed_version"]
         for ref in _plans_of(merge):
             if landed := self._recorded.landed(ref):
-                plan, landing = landed
-                own = typed_table.find_landing(plan)
-                read.plans.append(_described(plan, landing, None, typed, own))
+                read.plans.append(_described(*landed, None, bronze))
         columns = table.columns()
         written = self._outputs.setdefault(place, _Dataset())
         lineage = upsert_lineage(typed, typed_table.columns(), columns, upsert)
@@ -392,8 +390,8 @@ class _Reader:
             scope=merge["scope"],
             typedVersion=read.version,
             sinceVersion=merge["since"],
-            plans=merge["plans"],
-            undone=merge["undone"],
+            plans=merge["plans"][-_MOST_PLANS:],
+            removed=merge["removed"],
             producer=PRODUCER,
         )
 
@@ -411,19 +409,15 @@ _SEVERITIES = {Severity.CRITICAL: "error", Severity.WARNING: "warn", Severity.IN
 """OpenLineage's names of severities; OpenLineage defines none for `info`."""
 
 
-def _described(
-    plan: Plan, landing: Landing, source: Place | None, target: Place, own: Landing | None = None
-) -> dict[str, Any]:
+def _described(plan: Plan, landing: Landing, source: Place | None, target: Place) -> dict[str, Any]:
     """Return a landed plan as an element of the facet `tidemark_offsets`.
 
     Args:
         plan: The plan.
         landing: Its landing as recorded, with the ranges that landed.
         source: The dataset that the task read; None if the plan landed before the task.
-        target: The table in which the plan landed.
-        own: The plan's commit and rows in the log of `target`; None to take them from `landing`.
+        target: The table that has its rows.
     """
-    own = own or landing
     return {
         "pipeline": plan.pipeline,
         "plan": plan.sequence,
@@ -434,8 +428,8 @@ def _described(
         "isolationLevel": plan.isolation_level.value,
         **({"source": source.as_record()} if source else {}),
         "target": target.as_record(),
-        "tableVersion": own.table_version,
-        "records": own.records,
+        "tableVersion": landing.table_version,
+        "records": landing.records,
         "ranges": [
             {"partition": each.partition, "start": each.start, "end": each.end}
             for each in landing.counts

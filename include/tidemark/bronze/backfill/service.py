@@ -33,7 +33,7 @@ from tidemark.bronze.ingest.planner import (
     PlanResult,
     refuse_open_backfill,
 )
-from tidemark.bronze.ingest.ports import TopicPorts
+from tidemark.bronze.ingest.ports import Ports
 from tidemark.bronze.ingest.protocols import (
     ControlReader,
 )
@@ -210,7 +210,7 @@ class Backfills:
         return self.planner.spec
 
     @property
-    def ports(self) -> TopicPorts:
+    def ports(self) -> Ports:
         """The ports of its table."""
         return self.planner.ports
 

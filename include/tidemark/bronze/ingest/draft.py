@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tidemark.bronze.ingest.log_comparison import LogComparison
-from tidemark.bronze.ingest.ports import TopicPorts
+from tidemark.bronze.ingest.ports import Ports
 from tidemark.bronze.ingest.start_rules import policy_offsets
 from tidemark.core import plan_rules
 from tidemark.core.errors import TidemarkError
@@ -75,7 +75,7 @@ class Drafter:
     """Finds the offsets that a pipeline would read next. Writes nothing."""
 
     spec: PipelineSpec
-    ports: TopicPorts
+    ports: Ports
 
     def live(self, topic: ComparedTopic, limit: int | None) -> Draft:
         """Return what the next live plan would read.

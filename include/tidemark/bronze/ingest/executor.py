@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from tidemark.bronze.ingest.errors import CommitNotFound
 from tidemark.bronze.ingest.ledgers import read_compared_ledger, recorded_plan, refuse_cancelled
 from tidemark.bronze.ingest.ports import Ports
-from tidemark.bronze.ingest.protocols import PlanSource, Sink
+from tidemark.bronze.ingest.protocols import Sink
 from tidemark.bronze.ingest.recorder import Recorder
+from tidemark.bronze.ingest.source import TopicSource
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import PlanCannotLand, TransientError
 from tidemark.core.ledger import Ledger
@@ -47,13 +48,11 @@ class PlanExecutor:
         spec: The pipeline.
         ports: The ports of its table.
         sink: Writes a plan's files.
-        source: Checks the topic or the bronze table that plans are read from.
     """
 
     spec: PipelineSpec
     ports: Ports
     sink: Sink
-    source: PlanSource
 
     def execute(self, sequence: int) -> ExecutionResult:
         """Land and record one plan; skip the steps that are already done.
@@ -75,8 +74,6 @@ class PlanExecutor:
                 disappeared before the commit. Nothing was written.
             TableConflict: A conflicting commit to the table was first; nothing was written.
             PlanCannotLand: A row to replace has no new row; nothing was changed.
-            NoLongerPublished: Bronze rows of a typed plan are no longer published; nothing was
-                written.
             KafkaFailure: Kafka did not answer, or refused.
             EngineFailed: The engine failed and the table's log does not contain the plan.
         """
@@ -121,21 +118,22 @@ class PlanExecutor:
             seen: The state of the table that was compared with the ledger.
         """
         wrote = False
-        readable = self.source.check_before_reading(plan, ledger)
+        source = TopicSource(ports=self.ports)
+        readable = source.check_before_reading(plan, ledger)
         size = self.ports.table.prepare(plan.pipeline)
         try:
             records_per_task = size.records_within(
                 self.spec.records_per_task, self.spec.bytes_per_task
             )
             files = self.sink.write(readable, records_per_task)
-            committable = self.source.check_before_commit(readable)
+            committable = source.check_before_commit(readable)
             # An append whose answer is lost may have committed.
             wrote = True
             wrote = self.ports.table.append(committable, files, seen)
         except TransientError as error:
             # The commit may have succeeded before the failure, or in a concurrent execution.
             if self._find_landing(plan) is None:
-                self.source.raise_if_lost(plan)
+                source.raise_if_lost(plan)
                 raise
             return wrote and not isinstance(error, TransactionConflict)
         return wrote

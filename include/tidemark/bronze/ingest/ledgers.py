@@ -40,7 +40,7 @@ class OpenPlan:
     """A plan that is recorded and has not landed.
 
     Attributes:
-        pipeline: Name of its pipeline, which may be the pipeline of the typed table.
+        pipeline: Name of its pipeline.
         sequence: Plan number.
         planned_at: Time of its recording.
         runs: Number of runs that requested it: the run that planned it, and each run that took it

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark.bronze.ingest.errors import LogTruncated
-from tidemark.bronze.ingest.ports import TopicPorts
+from tidemark.bronze.ingest.ports import Ports
 from tidemark.core import plan_rules
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import EndBehindCommitted
@@ -30,7 +30,7 @@ class LogComparison:
     Each error names the plans to undo, so that the next run lands Kafka's current records.
     """
 
-    ports: TopicPorts
+    ports: Ports
 
     def compare(
         self, ledger: Ledger, watermarks: TopicWatermarks, partitions: Collection[int]

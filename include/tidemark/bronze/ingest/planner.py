@@ -15,7 +15,7 @@ from tidemark.bronze.ingest.ledgers import (
 )
 from tidemark.bronze.ingest.limits import run_limit
 from tidemark.bronze.ingest.log_comparison import LogComparison
-from tidemark.bronze.ingest.ports import TopicPorts
+from tidemark.bronze.ingest.ports import Ports
 from tidemark.bronze.ingest.recorder import Recorder
 from tidemark.bronze.ingest.replacement import superseded_events
 from tidemark.core.accounting import Landing
@@ -93,7 +93,7 @@ class Planner:
     """
 
     spec: PipelineSpec
-    ports: TopicPorts
+    ports: Ports
 
     def plan(self, requested_by: str) -> PlanResult:
         """Plan the unread part of the log, or return the run's existing plan.

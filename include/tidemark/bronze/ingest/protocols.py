@@ -25,10 +25,11 @@ Clock: TypeAlias = Callable[[], datetime]
 """Returns the current time in UTC."""
 
 
-class WatermarkReader(Protocol):
-    """Reads the identity and watermarks of a topic, or of the landed part of a topic.
+class TopicReader(Protocol):
+    """Reads the identity and metadata of a topic.
 
-    The methods of the readers of Kafka raise `KafkaFailure`.
+    Needs Describe on the topic and no consumer group. The methods of the readers of Kafka raise
+    `KafkaFailure`.
     """
 
     def topic_watermarks(self, topic: str, isolation_level: IsolationLevel) -> TopicWatermarks:
@@ -36,10 +37,6 @@ class WatermarkReader(Protocol):
 
         The number of requests does not grow with the number of partitions.
         """
-
-
-class TopicReader(WatermarkReader, Protocol):
-    """Reads metadata of a topic; needs Describe on the topic and no consumer group."""
 
     def offsets_at(
         self, topic: str, partitions: Sequence[int], moment: datetime
@@ -249,26 +246,10 @@ class DataLog(Protocol):
     def plan_commits(self, origin: PlanOrigin) -> Sequence[PlanCommit]:
         """Return the commits of plans, newest first, as far back as the log reaches."""
 
-    def quarantined_plans(self, origin: PlanOrigin) -> Sequence[Plan]:
-        """Return the plans that have a commit in a quarantine, and none in its typed table.
-
-        Reads the logs as far back as they reach. Empty for a table without a quarantine.
-        """
-
-    def quarantine_ahead(self, pipeline: str, app_ids: Collection[str]) -> Mapping[str, int]:
-        """Return the transactions that are newer in a quarantine than in its typed table.
-
-        Empty for a table without a quarantine.
-
-        Returns:
-            Version in the quarantine before its fence, by application id. `FENCED_VERSION` if a
-            repair fenced the id in the quarantine only, or different repairs fenced the two tables.
-        """
-
     def removal_versions(self) -> Mapping[int, Sequence[int]]:
         """Return the versions that removed rows of each plan, as far back as the log reaches."""
 
-    def fences(self, pipeline: str) -> Mapping[str, Fence]:
+    def fences(self) -> Mapping[str, Fence]:
         """Return the fence of each application id, as far back as the log reaches."""
 
     def log_start(self) -> int:
@@ -286,7 +267,6 @@ class DataLog(Protocol):
 
         Raises:
             TableAltered: Another program has forbidden it by a table property.
-            SetupError: The table has a map of structs, and files that cannot be rewritten.
         """
 
 
@@ -343,7 +323,7 @@ class BronzeLog(DataLog, Protocol):
         """
 
 
-class DataTable(DataLog, Protocol):
+class DataTable(BronzeLog, Protocol):
     """Creates a data table, lands plans in it, fences plans and removes their rows."""
 
     def prepare(self, pipeline: str) -> TableSize:
@@ -393,7 +373,7 @@ class DataTable(DataLog, Protocol):
         """Check that this process can remove a plan's rows. Changes nothing.
 
         Raises:
-            TableAltered, SetupError: See `check_removals`.
+            TableAltered: See `check_removals`.
             StorageFailure: This process cannot commit to the table.
             UnreadableFile: A file that the removal rewrites cannot be read.
         """
@@ -430,40 +410,6 @@ class DataTable(DataLog, Protocol):
             ForeignTable, TableAltered: See `prepare`.
             TransactionConflict: Another process fenced the same ids, or committed one of them.
         """
-
-    def remove_leftovers(self, plans: Collection[Plan], epoch: int) -> None:
-        """Remove what cancelled plans have left beside the table. Removes no row of the table.
-
-        Args:
-            plans: Plans that cannot land: cancelled ones, and those that the ledger lacks.
-            epoch: The epoch of that ledger.
-
-        Raises:
-            RemovalFenced: A repair has fenced the epoch, and may have recorded a plan as landed.
-            EngineFailed: The outcome is unknown; run it again.
-        """
-
-
-class BronzeTable(DataTable, BronzeLog, Protocol):
-    """A bronze table."""
-
-
-class PlanSource(Protocol):
-    """Checks the topic or the bronze table that plans are read from."""
-
-    def check_before_reading(self, plan: Plan, ledger: Ledger) -> ReadablePlan:
-        """Return the plan if the source has its records.
-
-        Args:
-            plan: The plan.
-            ledger: State of its pipeline.
-        """
-
-    def check_before_commit(self, plan: ReadablePlan) -> CommittablePlan:
-        """Return the plan if the records that were read from the source may be committed."""
-
-    def raise_if_lost(self, plan: Plan) -> None:
-        """Raise an error if the source has lost the records. Called after a failed landing."""
 
 
 class Sink(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidemark.bronze.ingest.log_comparison import LogComparison
-from tidemark.bronze.ingest.ports import TopicPorts
+from tidemark.bronze.ingest.ports import Ports
 from tidemark.core import plan_rules
 from tidemark.core.errors import TransientError
 from tidemark.core.ledger import Ledger
@@ -15,9 +15,9 @@ from tidemark.core.watermarks import TopicWatermarks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSource:
-    """Checks the topic that a plan is read from; a `PlanSource`."""
+    """Checks the topic that a plan is read from."""
 
-    ports: TopicPorts
+    ports: Ports
 
     def check_before_reading(self, plan: Plan, ledger: Ledger) -> ReadablePlan:
         """Refuse a topic that lacks the planned records, or differs from the landed records.

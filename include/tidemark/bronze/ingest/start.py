@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from tidemark.bronze.ingest.errors import AlreadyStarted, InvalidStart
 from tidemark.bronze.ingest.ledgers import read_checked_ledger
-from tidemark.bronze.ingest.ports import TopicPorts
+from tidemark.bronze.ingest.ports import Ports
 from tidemark.bronze.ingest.start_rules import (
     OtherPartitions,
     SourceOffsets,
@@ -135,7 +135,7 @@ class StartService:
     """Records start offsets of one pipeline. Writes one control event and no rows."""
 
     spec: PipelineSpec
-    ports: TopicPorts
+    ports: Ports
 
     def start(
         self,

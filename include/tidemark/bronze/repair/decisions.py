@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tidemark.bronze.ingest.errors import PlanStillOpen
 from tidemark.bronze.ingest.ledgers import read_checked_ledger
-from tidemark.bronze.ingest.ports import TopicPorts
+from tidemark.bronze.ingest.ports import Ports
 from tidemark.bronze.repair.errors import NothingToDo
 from tidemark.core import plan_rules
 from tidemark.core.errors import TopicChanged
@@ -30,7 +30,7 @@ class Decisions:
     """
 
     spec: PipelineSpec
-    ports: TopicPorts
+    ports: Ports
 
     def accept_loss(
         self,

@@ -99,6 +99,5 @@ class UnexplainedRows(TerminalError):
     actual = "{seen}"
     fix = (
         "Nothing was changed. Find the commit of another program with DESCRIBE HISTORY, and "
-        "RESTORE the table to the version before it. If an older copy replaced a quarantine, "
-        "delete the records there that the typed table has; the runbook has the statement."
+        "RESTORE the table to the version before it."
     )

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from tidemark.bronze.ingest.errors import NothingLanded
 from tidemark.bronze.ingest.ledgers import read_checked_ledger
-from tidemark.bronze.ingest.ports import TopicPorts
+from tidemark.bronze.ingest.ports import Ports
 from tidemark.bronze.ingest.start import GroupReader
 from tidemark.core import plan_rules
 from tidemark.core.plain import record_of
@@ -62,7 +62,7 @@ class Exports:
     """Writes one pipeline's committed offsets to consumer groups. Writes nothing else."""
 
     spec: PipelineSpec
-    ports: TopicPorts
+    ports: Ports
     groups: GroupOffsets
 
     def export(self, group: str, *, dry_run: bool = False) -> tuple[ExportedOffset, ...]:

@@ -18,7 +18,7 @@ from tidemark.bronze.repair.errors import NothingToDo, UnexplainedRows
 from tidemark.bronze.repair.rules import Differences, TableLog
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import HistoriesDiverge, LedgerBehindTable
-from tidemark.core.events import Abandoned, NewEpoch, Undone
+from tidemark.core.events import NewEpoch
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.offsets import SpanSet
 from tidemark.core.origins import RunOrigin
@@ -104,8 +104,6 @@ class Repair:
                 newest=ledger.last_sequence,
             )
         if not found.any and self._agree(ledger):
-            if not dry_run:
-                self._remove_leftovers(requested_by)
             raise NothingToDo(
                 pipeline=self.spec.name, finding="its control table and its data table agree"
             )
@@ -144,7 +142,6 @@ class Repair:
                 ledger.last_sequence,
                 *(plan.sequence for plan in found.unknown),
                 *(commit.plan.sequence for commit in state.log.commits),
-                *(plan.sequence for plan in state.log.quarantined),
                 *[each.before for each in fences],  # fence: numbers-of-forgotten-plans-stay-used
             ),
             committed={},
@@ -155,8 +152,6 @@ class Repair:
         landings, covered = self._landings(ledger, state)
         events = rules.repair_events(ledger, found, landings, covered, epoch)
         self.ports.control.append(_corrected(ledger), events, self.ports.now())
-        # Only now is it certain that these plans stay cancelled.
-        self._remove_leftovers(requested_by)
         log.info(
             "repaired pipeline=%s epoch=%d recorded=%d unread=%d",
             self.spec.name,
@@ -166,26 +161,6 @@ class Repair:
         )
         return rules.with_recounts(ledger, found, landings)
 
-    def _remove_leftovers(self, requested_by: str) -> None:
-        """Remove leftovers of plans that are cancelled, or that the ledger lacks.
-
-        Also removes those of earlier repairs, which may have been killed before this step.
-        """
-        # Read the quarantine first: the ledger then has every plan of it that can still land.
-        quarantined = self.ports.table.quarantined_plans(RunOrigin(requested_by))
-        ledger = self.ports.control.ledger(self.spec.name)
-        cancelled = [
-            record.plan
-            for record in ledger.plans.values()
-            if isinstance(record.cancelled_by, Abandoned | Undone)
-        ]
-        lost = [plan for plan in quarantined if plan.sequence not in ledger.plans]
-        leftovers = [
-            *cancelled,  # fence: restore-reaches-quarantine
-            *lost,
-        ]
-        self.ports.table.remove_leftovers(leftovers, ledger.epoch)
-
     def _read_state(self, ledger: Ledger, requested_by: str) -> _RepairState:
         watermarks = self.ports.watermarks_of(self.spec)
         fallback = rules.fallback_plan(
@@ -194,17 +169,13 @@ class Repair:
         row_ranges = self.ports.table.row_ranges()
         commits = self.ports.table.plan_commits(RunOrigin(requested_by))
         app_ids = [each for epoch in range(ledger.epoch + 1) for each in self._app_ids(epoch)]
-        unrecorded = range(ledger.epoch, self._next_epoch(ledger))
-        newest_ids = [each for epoch in unrecorded for each in self._app_ids(epoch)]
         now = self.ports.table.state(self.spec.name, app_ids, restores_since=-1)
         table_log = TableLog(
             commits=commits,
             restores=now.restores,
             transactions=now.transactions,
             removals=self.ports.table.removal_versions(),
-            quarantined=self.ports.table.quarantined_plans(RunOrigin(requested_by)),
-            quarantine_ahead=self.ports.table.quarantine_ahead(self.spec.name, newest_ids),
-            fences=self.ports.table.fences(self.spec.name),
+            fences=self.ports.table.fences(),
             start=self.ports.table.log_start(),
         )
         found = rules.compare(ledger, row_ranges, table_log, fallback)
@@ -277,7 +248,7 @@ class Repair:
 
     def _is_in_table(self, epoch: int) -> bool:
         state = self.ports.table.state(self.spec.name, self._app_ids(epoch))
-        return bool(state.transactions or state.ahead)
+        return bool(state.transactions)
 
     def _app_ids(self, epoch: int) -> Sequence[str]:
         """Return the application ids of an epoch's landings, and of its removals of rows."""
@@ -295,7 +266,6 @@ class Repair:
         if (
             record is None
             or record.held_now is None
-            or self.spec.is_typed
             or record.plan not in state.found.recounted
             or state.log.discarded_at(record.plan.sequence, record.held_now) is not None
             or not state.log.has_kept_landing(record)

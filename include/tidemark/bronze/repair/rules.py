@@ -21,7 +21,7 @@ from tidemark.core.events import (
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition, union_by_partition
 from tidemark.core.origins import RunOrigin
-from tidemark.core.plan import Plan, PlanKind, PlannedRange, is_removal, transaction_app_id
+from tidemark.core.plan import Plan, PlanKind, PlannedRange, transaction_app_id
 from tidemark.core.table_state import (
     FENCED_VERSION,
     Fence,
@@ -88,8 +88,6 @@ class TableLog:
         removals: Table versions that removed a plan's rows, by plan.
         transactions: Newest version of each transaction.
         fences: Fences of repairs, by application id.
-        quarantined: Plans whose commits only the quarantine of a typed table has.
-        quarantine_ahead: See `DataLog.quarantine_ahead`.
         start: The oldest version whose commit the log has.
     """
 
@@ -99,8 +97,6 @@ class TableLog:
     transactions: Mapping[str, int]
     fences: Mapping[str, Fence]
     start: int
-    quarantined: Sequence[Plan] = ()
-    quarantine_ahead: Mapping[str, int] = field(default_factory=dict)
 
     def has_kept(self, version: int) -> bool:
         """Return whether no RESTORE has reverted the commit of a version."""
@@ -221,7 +217,6 @@ def compare(
     replacers = [plan for plan in everyone if plan.replaces]
     unrecorded, gone, opened, recounted = [], [], [], []
     discarded: dict[int, int] = {}
-    has_lost_changes = _has_lost_changes(ledger, log.quarantine_ahead)
     for sequence, record in ledger.plans.items():
         held = sum(held_range.rows for held_range in rows.get(sequence, ()))
         removed_at = log.discarded_at(sequence, record.held_now) if record.held_now else None
@@ -240,10 +235,8 @@ def compare(
             discarded[sequence] = removed_at
         elif not held and log.is_unread_again(record, committed_plans.get(sequence)):
             gone.append(record.plan)
-        elif (
-            has_lost_changes  # fence: records-of-a-newer-quarantine-are-counted-again
-            or is_changed
-            or any(_overlap(record, plan) for plan in replacers if plan.sequence > sequence)
+        elif is_changed or any(
+            _overlap(record, plan) for plan in replacers if plan.sequence > sequence
         ):
             recounted.append(record.plan)
         elif held > record.held_now.records:
@@ -270,22 +263,6 @@ def compare(
         by_rows=tuple(plan for plan in unknown if plan.sequence not in committed_plans),
         discarded=discarded,
     )
-
-
-def _has_lost_changes(ledger: Ledger, ahead: Mapping[str, int]) -> bool:
-    """Return whether the quarantine has changes that the ledger and the typed table lack.
-
-    Such changes may have erased or removed records of any plan. The ledger does contain the open
-    plan that a killed driver committed to the quarantine only, and the start of a killed undo.
-    """
-
-    def is_recorded(app_id: str, sequence: int) -> bool:
-        record = ledger.plans.get(sequence)
-        if record is None:
-            return False
-        return record.held_now is None if is_removal(app_id) else record.plan.app_id == app_id
-
-    return not all(is_recorded(app_id, sequence) for app_id, sequence in ahead.items())
 
 
 def with_recounts(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -60,16 +59,10 @@ class Undo:
     Attributes:
         pipeline: Name of the table's pipeline.
         ports: The ports of its table.
-        asks_kafka: Whether to refuse an undo of records that Kafka no longer has. False for a typed
-            table, which can be decoded again.
-        check_source: Raises an error if the bronze table of a typed table may no longer have the
-            records of a plan. Does nothing for a bronze table.
     """
 
     pipeline: str
     ports: Ports
-    asks_kafka: bool
-    check_source: Callable[[], None] = lambda: None
 
     def undo(
         self,
@@ -90,24 +83,20 @@ class Undo:
             sequence: The plan.
             requested_by: The operator.
             reason: The operator's reason.
-            allow_loss: Also undo a plan whose source may no longer have the records. The source
-                is Kafka, or for a typed table the bronze table.
+            allow_loss: Also undo a plan whose records Kafka may no longer have.
             dry_run: Only return the rows to remove, and what would be lost.
 
         Raises:
             OnlyCopy: Kafka no longer has offsets of the plan; nothing is recorded.
             KafkaFailure, InvalidConnection: It is unknown whether Kafka has the
                 offsets of the plan; nothing is recorded.
-            OnlyCopy: The bronze table of a typed table lacks landed rows, or their number
-                is unknown; nothing is recorded. A dry run raises it, too.
             InvalidSelection: The control table has no such plan.
             PlanStillOpen: The plan is open; it can be abandoned instead.
             PlanCancelled: The plan was abandoned, or a RESTORE removed its rows.
             UnreadableFile: A file with rows of the plan and of others cannot be read; nothing is
                 recorded.
-            TableAltered, SetupError, StorageFailure: The rows cannot be removed; nothing is
-                recorded, unless the table changed after the undo had begun. Then a rewind ends the
-                undo.
+            TableAltered, StorageFailure: The rows cannot be removed; nothing is recorded, unless
+                the table changed after the undo had begun. Then a rewind ends the undo.
             EngineFailed: The outcome of the removal is unknown; run the undo again.
             TableConflict: Other processes changed the table in every attempt; run the undo again.
             RemovalFenced: A repair ran during the undo, and the rows may still or again be in the
@@ -162,7 +151,7 @@ class Undo:
         them.
         """
         spans = landing.spans()
-        if not self.asks_kafka or not spans:
+        if not spans:
             return 0
         now = self.ports.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
         if now.topic_id != plan.topic_id:
@@ -190,8 +179,6 @@ class Undo:
             raise PlanCancelled.by(self.pipeline, sequence, end)
         if record.held_now is None:
             return record, ledger.epoch, seen, _Losses()
-        if not allow_loss:
-            self.check_source()  # fence: only-typed-copy-is-not-undone
         # After the ledger, so that a plan that lands or returns meanwhile is compared, too.
         losses = self._check_losses(record.plan, record.held_now, permitted=allow_loss or dry_run)
         # Checked first: a recorded undo blocks all other commands until it is complete.

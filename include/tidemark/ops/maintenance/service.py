@@ -82,8 +82,8 @@ def finished_plans(control: ControlReader, pipeline: str, data_log: DataLog) -> 
     return finished_plans_of(ledger)
 
 
-def _no_plans() -> IsPlanFinished:
-    return lambda sequence: False  # noqa: ARG005  required by the protocol
+def _every_plan() -> IsPlanFinished:
+    return lambda sequence: True  # noqa: ARG005  required by the protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +94,15 @@ class Maintenance:
         name: The table's display name; for a data table the name of its pipeline.
         table: The table.
         now: The clock.
-        finished_plans: Reads which plans no process can still land.
+        finished_plans: Reads which plans no process can still land. By default, these are all
+            plans: no process lands plans in a derived table, and a decode that loses its files
+            before their commit writes new ones.
     """
 
     name: str
     table: MaintainedTable
     now: Clock
-    finished_plans: Callable[[], IsPlanFinished] = _no_plans
+    finished_plans: Callable[[], IsPlanFinished] = _every_plan
 
     def maintain(self, retention: timedelta, *, dry_run: bool = False) -> MaintenanceResult:
         """Remove files that no version within the retention refers to, then compact the table.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from tidemark.bronze.ingest.ledgers import check_current, read_checked_ledger
-from tidemark.bronze.ingest.ports import TopicPorts
+from tidemark.bronze.ingest.ports import Ports
 from tidemark.bronze.ingest.protocols import BronzeLog, ControlReader
 from tidemark.core import plan_rules
 from tidemark.core.accounting import RangeCount
@@ -60,7 +60,7 @@ class CoverageReader:
     """
 
     spec: PipelineSpec
-    ports: TopicPorts
+    ports: Ports
     quarantined: QuarantinedSpans = _no_spans
 
     def watermarks(self) -> KnownWatermarks:

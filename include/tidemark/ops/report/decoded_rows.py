@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tidemark.core.ledger import Ledger
-from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.offsets import Span
 from tidemark.ops.report.record_page import Decoding, DecodingState
 from tidemark.silver.typed.quarantine_record import QuarantinedRecord
 from tidemark.spec.flattening import TOMBSTONE, VALUE, field_name
@@ -27,7 +26,7 @@ class OpenRecords(Protocol):
     """Reads a quarantine."""
 
     def records_at(self, topic_id: str, partition: int, span: Span) -> Sequence[QuarantinedRecord]:
-        """See `DeltaQuarantine.records_at`."""
+        """See `QuarantineIndex.records_at`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +34,11 @@ class DecodedTables:
     """The typed table of a pipeline and its quarantine.
 
     Attributes:
-        pipeline: Name of the typed table in the control table.
         typed: The typed table.
         quarantine: The quarantine.
         flattens: Whether the typed table has flattened values.
     """
 
-    pipeline: str
     typed: ValueTable
     quarantine: OpenRecords
     flattens: bool = False
@@ -65,28 +62,17 @@ def _with_value(columns: Mapping[str, Any]) -> dict[str, Any]:
     return {**own, VALUE: fields if has_value else None}
 
 
-def holds_rows(ledger: Ledger, sequence: int | None) -> bool:
-    """Return whether the ledger, which is a summary, records that a plan holds rows."""
-    # A summary contains only the plans that are not settled.
-    record = ledger.plans.get(sequence or 0)
-    return sequence is not None and (record is None or record.held_now is not None)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedRows:
     """Rows of a typed table and its quarantine.
 
     Attributes:
-        landed: Offsets of the landed plans of the typed pipeline.
-        pending: Offsets of its open plans.
         typed: Rows of the typed table by offset.
         quarantined: Records in quarantine by offset.
         is_complete: Whether both tables were read.
         flattens: Whether the typed table has flattened values.
     """
 
-    landed: SpanSet
-    pending: SpanSet
     typed: Mapping[int, Mapping[str, Any]]
     quarantined: Mapping[int, QuarantinedRecord]
     is_complete: bool
@@ -113,9 +99,4 @@ class DecodedRows:
             )
         if not (has_row and self.is_complete):
             return None
-        place = Span(offset, offset + 1)
-        if self.pending.overlap_size(place):
-            return Decoding(state=DecodingState.PLANNED)
-        if self.landed.overlap_size(place):
-            return Decoding(state=DecodingState.MISSING)
         return Decoding(state=DecodingState.NOT_DECODED)

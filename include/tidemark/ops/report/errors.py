@@ -8,7 +8,7 @@ from typing import Self
 
 from tidemark.core.errors import CaseTexts, TerminalError, TransientError
 from tidemark.core.texts import comma_list, counted, format_duration, listed
-from tidemark.spec.ref import PipelineKind, PipelineRef
+from tidemark.spec.ref import PipelineRef
 
 
 class TableDiffers(CaseTexts, TerminalError):
@@ -38,9 +38,8 @@ class TableDiffers(CaseTexts, TerminalError):
                 f"differ in {counted(differences, 'row')}. First: {comma_list(first)}."
             ),
             advice=(
-                f"Undo the plan of each difference with `tidemark undo {pipeline} --plan N "
-                "--reason TEXT`; the next run decodes its offsets again. DELETE rows at offsets "
-                "without a plan."
+                f"Run `tidemark decode {bronze} --from-scratch --reason TEXT`, which decodes all "
+                "rows again."
             ),
         )
 
@@ -174,11 +173,8 @@ class PlanStuck(TerminalError):
 
 
 def landing_command(pipeline: str, sequence: int) -> str:
-    """Return arguments of `tidemark` that execute a plan. Typed plans are executed by `decode`."""
-    ref = PipelineRef.parse(pipeline)
-    if ref.kind is PipelineKind.TYPED:
-        return f"decode {ref.name}"
-    return f"ingest {ref} --plan {sequence}"
+    """Return arguments of `tidemark` that execute a plan."""
+    return f"ingest {pipeline} --plan {sequence}"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -258,12 +254,12 @@ class RowsToWithdraw(TerminalError):
     Attributes:
         pipeline: Pipeline name.
         offsets: Number of such offsets in the typed table and its quarantine.
-        plans: Number of typed plans whose rows only the upsert table still has.
+        merged: Number of offsets whose rows only the upsert table still has.
     """
 
     pipeline: str
     offsets: int
-    plans: int
+    merged: int
 
     problem = "Tables of pipeline '{pipeline}' still have withdrawn rows: {tables}."
     fix = "Run `tidemark run {pipeline}`, which removes them, or only {commands}."
@@ -271,10 +267,10 @@ class RowsToWithdraw(TerminalError):
     @property
     def tables(self) -> str:
         """The tables that have them, with the numbers."""
-        undone = f"the upsert table has rows of {counted(self.plans, 'undone typed plan')}"
-        withdrawn = counted(self.offsets, "offset")
+        withdrawn, merged = counted(self.offsets, "offset"), counted(self.merged, "offset")
         decoded = f"the typed table has {withdrawn} outside the published view"
-        found = [(self.offsets, decoded), (self.plans, undone)]
+        removed = f"the upsert table has rows of {merged} that left the typed table"
+        found = [(self.offsets, decoded), (self.merged, removed)]
         return ", ".join(text for count, text in found if count)
 
     @property

@@ -245,7 +245,7 @@ METRICS: Sequence[Metric] = (
         "unchecked",
         "Landed offsets that are not decoded because they are not checked.",
     ),
-    _column("tidemark_quarantined_records", "quarantined", "Open records in the quarantine."),
+    _column("tidemark_quarantined_records", "quarantined", "Records in quarantine."),
     Metric(
         name="tidemark_plans",
         label="status",

@@ -113,9 +113,9 @@ class PipelineReport:
             if unknown.
         checked: Checked plans of the period that still have rows.
         plans_by_status: Plan numbers of the period by publication status, or `not checked`.
-        quarantined: Open records of the quarantine; None without a typed table.
-        unnamed_fields: Fields of the newest typed plans that the schema does not name. None if the
-            spec does not keep them, or no record is decoded.
+        quarantined: Records in quarantine; None without a typed table.
+        unnamed_fields: Fields of the newest decoded plans that the schema does not name. None if
+            the spec does not keep them, or no record is decoded.
         removed: Plans that landed in the period and lost rows, newest first.
     """
 
@@ -187,7 +187,7 @@ class PipelineReport:
 
     @property
     def oldest_quarantining_plan(self) -> int | None:
-        """The oldest typed plan with an open record in quarantine; None without such records."""
+        """The oldest plan with a record in quarantine; None without such records."""
         return min((each.plan for each in self.quarantined or ()), default=None)
 
     @property

@@ -33,10 +33,7 @@ class DecodingState(StrEnum):
 
     DECODED = "decoded"
     QUARANTINED = "quarantined"
-    PLANNED = "in an open plan"
-    MISSING = "decoded, but the row is missing"
-    """Another program removed the row."""
-    NOT_DECODED = "not decoded yet"
+    NOT_DECODED = "not decoded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +59,7 @@ class Decoding:
 
     Attributes:
         state: Where it is.
-        plan: Number of the typed plan; None if it is not decoded.
+        plan: Number of the bronze plan; None if the record is not decoded.
         values: Decoded key and value, and their schema ids.
         reason: Why the record is in quarantine.
     """

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from tidemark.bronze.ingest.ledgers import check_current, read_checked_ledger
-from tidemark.bronze.ingest.ports import TopicPorts
+from tidemark.bronze.ingest.ports import Ports
 from tidemark.bronze.ingest.protocols import BronzeLog
 from tidemark.core import plan_rules
 from tidemark.core.accounting import RangeCount
@@ -25,12 +25,7 @@ from tidemark.delta.conflicts import retry_on_conflict
 from tidemark.delta.opened_tables import tables_opened_once
 from tidemark.ops.report.absence import AbsenceRules, HeldRange, KafkaState
 from tidemark.ops.report.coverage_rows import held_ranges, rows_of_range, state_without_row
-from tidemark.ops.report.decoded_rows import (
-    DecodedRows,
-    DecodedTables,
-    ValueTable,
-    holds_rows,
-)
+from tidemark.ops.report.decoded_rows import DecodedRows, DecodedTables, ValueTable
 from tidemark.ops.report.errors import PageTooLarge
 from tidemark.ops.report.record_page import (
     BronzeRow,
@@ -65,7 +60,7 @@ class RecordReader:
     """
 
     spec: PipelineSpec
-    ports: TopicPorts
+    ports: Ports
     decoded: DecodedTables | None = None
     masked: frozenset[str] = frozenset()
 
@@ -110,7 +105,7 @@ class RecordReader:
 
 def offset_at(
     spec: PipelineSpec,
-    ports: TopicPorts,
+    ports: Ports,
     partition: int,
     moment: datetime,
     topic_id: str | None,
@@ -172,7 +167,7 @@ class _PageReader:
             else:
                 kafka = KafkaState.OTHER_TOPIC if current else KafkaState.UNKNOWN
             found = [
-                replace(row, is_recorded=holds_rows(ledger, row.plan) if ledger else None)
+                replace(row, is_recorded=_holds_rows(ledger, row.plan) if ledger else None)
                 for row in (rows or {}).get(offset, ())
             ]
             entries.append(
@@ -371,18 +366,10 @@ class _PageReader:
         def quarantined_records() -> Sequence[QuarantinedRecord]:
             return tables.quarantine.records_at(topic_id, partition, span)
 
-        ledger, (typed, quarantined) = self._with_ledger(
-            tables.pipeline,
-            lambda: (
-                self._attempt(PagePart.TYPED, typed_rows),
-                self._attempt(PagePart.QUARANTINE, quarantined_records),
-            ),
-        )
-        if ledger is None:
-            return None
+        # In this order, a concurrent replay leaves no record in neither table.
+        quarantined = self._attempt(PagePart.QUARANTINE, quarantined_records)
+        typed = self._attempt(PagePart.TYPED, typed_rows)
         return DecodedRows(
-            landed=ledger.landed_of(topic_id).get(partition, SpanSet()),
-            pending=ledger.pending.get(partition, SpanSet()),
             typed={row["offset"]: row for row in typed or ()},
             quarantined={each.offset: each for each in quarantined or ()},
             is_complete=typed is not None and quarantined is not None,
@@ -405,6 +392,13 @@ def _check_size(
             megabytes=found // 2**20,
             limit=MAX_FILE_BYTES // 2**20,
         )
+
+
+def _holds_rows(ledger: Ledger, sequence: int | None) -> bool:
+    """Return whether the ledger, which is a summary, records that a plan holds rows."""
+    # A summary contains only the plans that are not settled.
+    record = ledger.plans.get(sequence or 0)
+    return sequence is not None and (record is None or record.held_now is not None)
 
 
 def _kafka_state(offset: int, here: Watermarks, has_record: bool, unread: int) -> KafkaState:

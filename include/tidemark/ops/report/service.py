@@ -32,9 +32,9 @@ class Reports:
         history: Stored check results.
         publication: Reads the publication status of each plan.
         masked: Columns whose values the report hides, also in older results.
-        quarantine: Returns the open records of the quarantine; None without a typed table.
-        unnamed_fields: Returns the fields of the newest typed plans that the schema does not name;
-            None if the spec does not keep them.
+        quarantine: Returns the records in quarantine; None without a typed table.
+        unnamed_fields: Returns the fields of the newest decoded plans that the schema does not
+            name; None if the spec does not keep them.
         now: The clock.
     """
 

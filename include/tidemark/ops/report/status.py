@@ -12,7 +12,7 @@ from tidemark.bronze.ingest.errors import LogTruncated
 from tidemark.bronze.ingest.ledgers import check_current, missing_rows, read_checked_ledger
 from tidemark.bronze.ingest.limits import run_limit
 from tidemark.bronze.ingest.log_comparison import LogComparison
-from tidemark.bronze.ingest.ports import TopicPorts
+from tidemark.bronze.ingest.ports import Ports
 from tidemark.bronze.ingest.protocols import TopicLogReader, TopicReader
 from tidemark.bronze.repair.errors import UndoUnfinished
 from tidemark.core import plan_rules
@@ -313,7 +313,7 @@ def _total(values: Iterable[_Number | None]) -> _Number | None:
 
 
 def pipeline_status(
-    spec: PipelineSpec, ports: TopicPorts, unfinished: UnfinishedWorkReader
+    spec: PipelineSpec, ports: Ports, unfinished: UnfinishedWorkReader
 ) -> PipelineStatus:
     """Compare a pipeline's ledger with its topic. Only reads; an error becomes the `problem`.
 
@@ -345,7 +345,7 @@ class _StatusReader:
     """Reads one status. The attributes are the arguments of `pipeline_status`."""
 
     spec: PipelineSpec
-    ports: TopicPorts
+    ports: Ports
     unfinished: UnfinishedWorkReader
     now: datetime
 

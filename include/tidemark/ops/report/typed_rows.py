@@ -1,4 +1,4 @@
-"""Compares typed rows and open records in quarantine with bronze rows, decoded again."""
+"""Compares typed rows and records in quarantine with bronze rows, decoded again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.table_state import RowRange, TableSize
 from tidemark.ops.report.typed_verification import TypedDifference, TypedDifferenceKind
 from tidemark.ops.report.verification import MAX_LISTED
-from tidemark.silver.typed.decoder import DecodeProgress
 from tidemark.silver.typed.differing_values import Unjudged, differing_columns
 from tidemark.silver.typed.expected_values import (
     expected_value,
@@ -23,12 +22,13 @@ from tidemark.silver.typed.json_values import NotJudged
 from tidemark.silver.typed.payload_values import MalformedPayload
 from tidemark.silver.typed.registry_answers import leading_schema_ids
 from tidemark.silver.typed.schemas import SchemaStore
+from tidemark.silver.typed.state import DecodeProgress
 from tidemark.spec.decode import DecodeSpec, Part, RegisteredSchema
 from tidemark.spec.fields import FieldType, Struct
 from tidemark.spec.flattening import TOMBSTONE, column_name, field_name
 
 _COPIED = ("headers", "topic", "timestamp", "timestamp_out_of_range_ms", "timestamp_type")
-_FROM_BRONZE = (*_COPIED, "ingested_at")
+_FROM_BRONZE = (*_COPIED, "plan_sequence", "ingested_at")
 """Columns that a typed row takes from its bronze row."""
 
 
@@ -63,7 +63,7 @@ class Typed(Rows, Protocol):
 
 
 class Entries(Rows, Protocol):
-    """The open records of a quarantine."""
+    """The entries of a quarantine."""
 
     def offsets_at(self, topic_id: str, partition: int, span: Span) -> Sequence[int]:
         """Return the offset of each record in a span of a partition."""
@@ -83,14 +83,12 @@ class Look:
 
     Attributes:
         progress: Which offsets the typed table should have.
-        entries: The open records of the quarantine.
         columns: The columns of the typed table.
         schemas: Schemas by id; None for an id that is not stored.
         schema_columns: Columns of flattened values of each schema, by its id.
     """
 
     progress: DecodeProgress
-    entries: Entries
     columns: Mapping[str, FieldType]
     schemas: dict[int, RegisteredSchema | None] = field(default_factory=dict)
     schema_columns: dict[int, frozenset[str]] = field(default_factory=dict)
@@ -127,6 +125,8 @@ class ChunkComparison:
         schemas: The stored schemas.
         bronze: The bronze table.
         typed: The typed table.
+        entries: The quarantine.
+        topic: Topic name.
         look: The state of the tables.
         chunk: The offsets.
         known_columns: Columns of flattened values that a schema has. The comparison adds to them.
@@ -140,6 +140,8 @@ class ChunkComparison:
     schemas: SchemaStore
     bronze: Bronze
     typed: Typed
+    entries: Entries
+    topic: str
     look: Look
     chunk: Chunk
     known_columns: set[str]
@@ -153,7 +155,7 @@ class ChunkComparison:
         typed: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for row in self.typed.values_at(*self.chunk):
             typed[row["offset"]].append(row)
-        entries = Counter(self.look.entries.offsets_at(*self.chunk))
+        entries = Counter(self.entries.offsets_at(*self.chunk))
         # The comparison with Kafka reports several bronze rows of one offset.
         bronze = {row["offset"]: row for row in self.bronze.values_at(*self.chunk)}
         self._read_schemas(bronze[offset] for offset in bronze.keys() & typed.keys())
@@ -170,7 +172,7 @@ class ChunkComparison:
     def _compare(
         self, offset: int, row: Mapping[str, Any], typed: list[dict[str, Any]], entries: int
     ) -> None:
-        """Compare a bronze row with its typed rows and the number of its open records."""
+        """Compare a bronze row with its typed rows and the number of its entries in quarantine."""
         kinds = TypedDifferenceKind
         self.counts["rows"] += 1
         if len(typed) > 1 or entries > 1:
@@ -191,7 +193,8 @@ class ChunkComparison:
             except MalformedPayload as wrong:
                 kind, columns = kinds.UNDECODABLE, wrong.args
             if columns:
-                self._count_differing(kind, offset, each, columns)
+                is_replaced = each["plan_sequence"] != row["plan_sequence"]
+                self._count_differing(kind, offset, each, columns, is_replaced=is_replaced)
 
     def _count_absent(self, offset: int) -> None:
         """Count a bronze row that is in neither table."""
@@ -209,12 +212,22 @@ class ChunkComparison:
         offset: int,
         typed: Mapping[str, Any],
         columns: tuple[str, ...],
+        *,
+        is_replaced: bool,
     ) -> None:
-        """Count a typed row whose columns differ."""
+        """Count a typed row whose columns differ.
+
+        Args:
+            kind: The kind of the difference.
+            offset: The offset of the row.
+            typed: The row.
+            columns: The columns.
+            is_replaced: Whether the bronze row has another plan.
+        """
         progress = self.look.progress
-        if offset in self._spans(progress.stale):
+        if is_replaced and offset in self._spans(progress.stale):
             self.counts["stale"] += 1
-        elif typed["plan_sequence"] in progress.earlier_rules:
+        elif typed["plan_sequence"] not in progress.by_spec:
             self.counts["earlier_rules"] += 1
         else:
             self._differs(kind, offset, [typed], columns)
@@ -229,7 +242,7 @@ class ChunkComparison:
         self.differences.append(
             TypedDifference(
                 difference=kind,
-                topic=self.look.progress.topic,
+                topic=self.topic,
                 partition=self.chunk.partition,
                 offset=offset,
                 columns=columns,

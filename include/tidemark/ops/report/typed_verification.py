@@ -12,7 +12,6 @@ from tidemark.core.texts import counted
 from tidemark.ops.report.errors import TableDiffers
 
 NOT_COMPARED = (
-    "plan_sequence of typed rows",
     "whether typed rows pass the row rules of the spec",
     "whether records in quarantine can be decoded (`tidemark quarantine replay --dry-run`)",
 )
@@ -29,13 +28,13 @@ class TypedDifferenceKind(StrEnum):
     DUPLICATE = "duplicate"
     """The typed table has several rows of one offset, or the quarantine several records."""
     IN_BOTH = "in_both"
-    """The typed table has a row, and the quarantine has an open record."""
+    """The typed table has a row, and the quarantine has the record."""
     ALTERED = "altered"
     """Columns of the typed row differ from the bronze row, decoded again."""
     UNDECODABLE = "undecodable"
     """The typed table has a row of a payload that does not match its format or schema."""
     UNEXPECTED = "unexpected"
-    """A typed row or an open record is at an offset that has not landed in the bronze table."""
+    """A typed row or an entry in quarantine is at an offset that has not landed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +77,13 @@ class TypedComparison:
         partition: Partition number.
         rows: Compared rows of the bronze table.
         typed: Those with a typed row.
-        quarantined: Those with an open record in quarantine, and no typed row.
+        quarantined: Those in quarantine, and no typed row.
         undecoded: Those that no decode has covered yet.
         hidden: Those that are not decoded, because a publication decision hides them or because
             they are not checked yet.
-        withdrawn: Typed rows and open records of hidden or undone plans. The next decode removes
-            them, except those of unchecked plans.
-        deleted: Typed rows and open records whose bronze row another program has deleted.
+        withdrawn: Typed rows and quarantined records of hidden or undone plans. The next decode
+            removes them, except those of unchecked plans.
+        deleted: Typed rows and quarantined records whose bronze row another program has deleted.
         stale: Typed rows that differ, and whose offset has landed again since, or is in an open
             replacement. The next decode replaces them.
         earlier_rules: Typed rows that differ, and that were decoded with another spec. A decode

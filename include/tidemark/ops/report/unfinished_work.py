@@ -33,7 +33,6 @@ from tidemark.ops.report.errors import (
 from tidemark.silver.typed.state import TypedState
 from tidemark.silver.upsert.service import Upserts
 from tidemark.spec.model import AlarmRules, PipelineSpec
-from tidemark.spec.ref import plan_text
 from tidemark.spec.upsert import MergeScope
 
 STUCK_AFTER_RUNS = 3
@@ -51,7 +50,7 @@ class Reference:
 
     Attributes:
         text: Its text in the line.
-        pipeline: Name of its pipeline, which may be the pipeline of the typed table.
+        pipeline: Name of its pipeline.
         plan: Plan number; None for the quarantine.
     """
 
@@ -68,7 +67,7 @@ class StatusLine:
     """A line for people in a status.
 
     Attributes:
-        pipeline: Name of the pipeline, which may be the pipeline of the typed table.
+        pipeline: Name of the pipeline.
         parts: The text, and the references in it.
     """
 
@@ -105,10 +104,10 @@ class UnfinishedWork:
     """Plans and records of one pipeline that wait for a retry or a decision.
 
     Attributes:
-        open_plans: Open plans of the pipeline and of its typed table, oldest first.
+        open_plans: Open plans of the pipeline, oldest first.
         typed: The state of the typed table; an empty one without such a table. The upsert table has
             its withdrawn rows until the merge after the next decode.
-        unmerged_removals: Number of typed plans whose rows only the upsert table still has.
+        unmerged_removals: Number of offsets whose rows only the upsert table still has.
         unchecked_plans: The oldest unchecked plans, oldest first. Empty if no decode waits for a
             check and the pipeline has no check result: not all pipelines are checked.
         unmerged: Which records the next merge into the upsert table reads; None if no merge is due.
@@ -170,18 +169,19 @@ class UnfinishedWork:
             yield "unmerged"
         if self.typed.quarantined:
             yield "quarantined"
+        if self.typed.backlog.quarantine_behind:
+            yield "quarantine behind"
 
     def explain(self, pipeline: str, now: datetime) -> Iterator[StatusLine]:
         """Yield a line for people about each open plan and about each other state."""
 
-        def line(*parts: str | Reference, of: str = pipeline) -> StatusLine:
-            return StatusLine(pipeline=of, parts=parts)
+        def line(*parts: str | Reference) -> StatusLine:
+            return StatusLine(pipeline=pipeline, parts=parts)
 
         for plan in self.open_plans:
             age, runs = format_duration(now - plan.planned_at), counted(plan.runs, "run")
-            text = plan_text(plan.pipeline, plan.sequence)
-            number = Reference(text=text, pipeline=plan.pipeline, plan=plan.sequence)
-            yield line(number, f" has been open for {age} ({runs})", of=plan.pipeline)
+            number = Reference(text=f"plan {plan.sequence}", pipeline=pipeline, plan=plan.sequence)
+            yield line(number, f" has been open for {age} ({runs})")
         backlog = self.typed.backlog
         if backlog.missing:
             since = _for(self.typed.undecoded_since, now)
@@ -213,6 +213,11 @@ class UnfinishedWork:
         if self.typed.quarantined:
             records = counted(self.typed.quarantined, "record")
             yield line(Reference(text=f"{records} in quarantine", pipeline=pipeline))
+        if backlog.quarantine_behind:
+            yield line(
+                "the quarantine lacks records of a decode that was stopped: "
+                f"`tidemark decode {pipeline}` adds them"
+            )
         if self.blocked:
             yield line("a quality check blocked ", *_references(pipeline, self.blocked))
 
@@ -221,12 +226,12 @@ class UnfinishedWork:
         yield from self._waits(pipeline, rules, now)
         if self.typed.error:
             yield self.typed.error
-        # Both steps compare the typed table with its ledger.
+        # Both steps check the owner of the typed table.
         if self.upsert_error and type(self.upsert_error) is not type(self.typed.error):
             yield self.upsert_error
         surplus, quarantined = self.typed.backlog.surplus, self.typed.quarantined
         if surplus or self.unmerged_removals:
-            yield RowsToWithdraw(pipeline=pipeline, offsets=surplus, plans=self.unmerged_removals)
+            yield RowsToWithdraw(pipeline=pipeline, offsets=surplus, merged=self.unmerged_removals)
         if self.blocked:
             yield PlansBlocked(pipeline=pipeline, plans=self.blocked)
         limit = rules.quarantined_records
@@ -269,7 +274,9 @@ class UnfinishedWork:
             "unchecked_since": self.unchecked_since,
             "unmerged": self.unmerged,
             "unmerged_since": self.unmerged_since,
+            "typed_rows": self.typed.rows,
             "quarantined": self.typed.quarantined,
+            "quarantine_behind": self.typed.backlog.quarantine_behind,
             "blocked_plans": len(self.blocked),
             "published_plans": self.published,
             "released_plans": self.released,
@@ -309,7 +316,7 @@ class UnfinishedWorkReader:
         typed, decode = self.typed(), self.spec.decode
         follows_checks = decode is not None and decode.publish is PublishRule.CHECKED
         is_checked = bool(typed.backlog.unchecked) if follows_checks else _has_checks(statuses)
-        opened = (*open_plans(self.control, ledger), *typed.open_plans)
+        opened = open_plans(self.control, ledger)
         work = UnfinishedWork(
             open_plans=tuple(sorted(opened, key=lambda plan: plan.planned_at)),
             typed=typed,
@@ -335,7 +342,7 @@ class UnfinishedWorkReader:
             work,
             unmerged=merge.scope,
             unmerged_since=upserts.due_since(merge),
-            unmerged_removals=len(merge.changes.removed),
+            unmerged_removals=merge.withdrawn,
         )
 
     def _unchecked(

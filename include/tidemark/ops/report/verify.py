@@ -10,7 +10,7 @@ from typing import NamedTuple, Self, TypeAlias
 
 from tidemark.bronze.ingest.errors import NothingLanded
 from tidemark.bronze.ingest.ledgers import read_checked_ledger
-from tidemark.bronze.ingest.ports import TopicPorts
+from tidemark.bronze.ingest.ports import Ports
 from tidemark.bronze.repair.errors import UndoUnfinished
 from tidemark.core import plan_rules
 from tidemark.core.errors import InvalidSelection
@@ -56,7 +56,7 @@ class Verifier:
     """
 
     spec: PipelineSpec
-    ports: TopicPorts
+    ports: Ports
 
     def verify(
         self,

@@ -28,8 +28,8 @@ from tidemark.ops.report.typed_verification import (
 )
 from tidemark.ops.report.verification import MAX_LISTED
 from tidemark.ops.report.verify import chunks, range_of, within
-from tidemark.silver.typed.decoder import DecodeProgress
 from tidemark.silver.typed.schemas import SchemaStore
+from tidemark.silver.typed.state import DecodeProgress
 from tidemark.spec.decode import DecodeSpec, Format
 from tidemark.spec.flattening import OWN_COLUMNS
 from tidemark.spec.model import PipelineSpec
@@ -50,7 +50,7 @@ class TypedVerifier:
         decode: How records are decoded.
         bronze: The bronze table.
         typed: The typed table.
-        entries: Returns the open records of the quarantine.
+        entries: The quarantine.
         progress: Returns which offsets the typed table should have.
         schemas: The stored schemas.
     """
@@ -59,7 +59,7 @@ class TypedVerifier:
     decode: DecodeSpec
     bronze: Bronze
     typed: Typed
-    entries: Callable[[], Entries]
+    entries: Entries
     progress: Callable[[], DecodeProgress]
     schemas: SchemaStore
 
@@ -86,8 +86,8 @@ class TypedVerifier:
 
         Raises:
             InvalidSelection: The end is not after the start.
-            UndoUnfinished: The typed table may still contain rows of a plan that is being undone.
-            HistoriesDiverge: A table and the control table have different histories.
+            ForeignTable: The typed table belongs to another pipeline.
+            HistoriesDiverge: The bronze table and the control table have different histories.
             UnreadableFile: A file of a table cannot be read.
         """
         bounds = range_of(self.spec, partition, start, end)
@@ -110,7 +110,7 @@ class TypedVerifier:
             print_line(_line(compared, "compared again"))
             found.add(compared)
         self._add_unexpected(look, partition, bounds, found)
-        found.resolve_strange(look.progress.topic)
+        found.resolve_strange(self.spec.topic)
         return TypedVerification(
             pipeline=self.spec.name,
             partitions=tuple(
@@ -130,9 +130,8 @@ class TypedVerifier:
         )
 
     def _look(self) -> Look:
-        # The ledgers come first: a decode that ends later has covered more offsets.
-        progress = self.progress()
-        return Look(progress=progress, entries=self.entries(), columns=self.typed.columns())
+        # The progress comes first: a decode that ends later has covered more offsets.
+        return Look(progress=self.progress(), columns=self.typed.columns())
 
     def _compare(self, look: Look, chunk: Chunk, found: _Found) -> ChunkComparison:
         return ChunkComparison(
@@ -140,6 +139,8 @@ class TypedVerifier:
             schemas=self.schemas,
             bronze=self.bronze,
             typed=self.typed,
+            entries=self.entries,
+            topic=self.spec.topic,
             look=look,
             chunk=chunk,
             known_columns=found.known_columns,
@@ -155,8 +156,8 @@ class TypedVerifier:
     def _add_unexpected(
         self, look: Look, partition: int | None, bounds: Span, found: _Found
     ) -> None:
-        """Add typed rows and open records at offsets that have not landed."""
-        tables: Sequence[Rows] = (self.typed, look.entries)
+        """Add typed rows and quarantined records at offsets that have not landed."""
+        tables: Sequence[Rows] = (self.typed, self.entries)
         for table in tables:
             for held in table.row_ranges():
                 place = SpanSet((Span(held.first, held.last + 1),)).within(bounds)
@@ -165,9 +166,10 @@ class TypedVerifier:
                 if not outside or partition not in (None, held.partition):
                     continue
                 rows = table.spans_with_rows(held.topic_id, {held.partition: outside})
-                decoded = look.progress.decoded.get(held.topic_id, {})
-                spans = rows.get(held.partition, SpanSet())
-                unknown = spans.difference(decoded.get(held.partition, SpanSet()))
+                spans = unknown = rows.get(held.partition, SpanSet())
+                for some in (look.progress.decoded, look.progress.stale):
+                    there = some.get(held.topic_id, {}).get(held.partition, SpanSet())
+                    unknown = unknown.difference(there)
                 withdrawn = spans.size - unknown.size
                 found.counts[held.partition]["withdrawn"] += withdrawn
                 for span in unknown:
@@ -175,7 +177,7 @@ class TypedVerifier:
                         held.topic_id,
                         TypedDifference(
                             difference=TypedDifferenceKind.UNEXPECTED,
-                            topic=look.progress.topic,
+                            topic=self.spec.topic,
                             partition=held.partition,
                             offset=span.start,
                             rows=span.size,

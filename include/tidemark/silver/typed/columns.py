@@ -95,16 +95,3 @@ INDEX_SCHEMA = Schema(
 )
 """An entry of the quarantine as an index: a place in the bronze table, and why it is not in the
 typed table."""
-
-QUARANTINE_SCHEMA = Schema(
-    [
-        *BRONZE_SCHEMA.fields,
-        nullable_column("reason", "string"),
-        nullable_column("part", "string"),
-        nullable_column("detail", "string"),
-        nullable_column("schema_id", "long"),
-        nullable_column("closed_by", "long"),
-        nullable_column("closed_at", "timestamp"),
-    ]
-)
-"""A quarantined row: the bronze row, why it was not decoded, and the plan that closed it."""

@@ -9,7 +9,7 @@ from tidemark.core.errors import TerminalError, TidemarkError, TransientError
 
 @dataclass(kw_only=True, eq=False)
 class TooManyQuarantined(TerminalError):
-    """More records of a plan fail to decode than the spec allows."""
+    """More records of a decode's round fail than the spec allows."""
 
     pipeline: str
     sequence: int
@@ -19,7 +19,8 @@ class TooManyQuarantined(TerminalError):
     reasons: tuple[str, ...]
 
     problem = (
-        "Plan {sequence} of {pipeline!r} would quarantine too many records: {counted_reasons}."
+        "Decoding {pipeline!r} from plan {sequence} on would quarantine too many records: "
+        "{counted_reasons}."
     )
     expected = "at most {allowed:,} of {records:,} records in quarantine"
     actual = "{quarantined:,} records"
@@ -33,63 +34,6 @@ class TooManyQuarantined(TerminalError):
     def counted_reasons(self) -> str:
         """The most frequent reasons, each with its number of records."""
         return "; ".join(self.reasons)
-
-
-@dataclass(kw_only=True, eq=False)
-class DecoderChanged(TerminalError):
-    """The section `decode` of the spec changed after the plan was made."""
-
-    pipeline: str
-    sequence: int
-    planned: str
-    current: str
-
-    problem = "The section `decode` of the spec changed after plan {sequence} of {pipeline!r}."
-    expected = "fingerprint {planned}"
-    actual = "fingerprint {current}"
-    fix = "Run `tidemark decode` again; it abandons the plan and makes a new one."
-
-
-@dataclass(kw_only=True, eq=False)
-class NoLongerPublished(TransientError):
-    """Offsets of a typed plan left the published view before the plan's rows were committed."""
-
-    pipeline: str
-    sequence: int
-    offsets: int
-    origin: str
-
-    problem = (
-        "{offsets:offset} of plan {sequence} of {pipeline!r} left the published view of "
-        "{origin!r} after the plan was made. Nothing was written."
-    )
-    fix = "Run `tidemark decode {origin}` again; it abandons the plan and makes a new one."
-
-
-@dataclass(kw_only=True, eq=False)
-class QuarantineRestored(TerminalError):
-    """A RESTORE of the quarantine table removed the changes of landed plans."""
-
-    pipeline: str
-    sequence: int
-    table: str
-    at: int
-
-    problem = (
-        "A RESTORE (version {at}) of the quarantine of {pipeline!r} removed the changes of plan "
-        "{sequence}, which has landed."
-    )
-    fix = (
-        "Restore {table} to version {complete_version}, which has all changes. If its files are "
-        "gone, run `tidemark undo {pipeline} --plan {sequence} --reason TEXT`. If the plan is not "
-        "recorded (PlanStillOpen), restore the typed table to the version before the plan, then "
-        "run `tidemark rewind {pipeline} --reason TEXT`."
-    )
-
-    @property
-    def complete_version(self) -> int:
-        """The version before the RESTORE."""
-        return self.at - 1
 
 
 @dataclass(kw_only=True, eq=False)
@@ -111,7 +55,7 @@ class SchemaConflict(TerminalError):
         "Quarantine the records of this schema with `decode.quarantine.schemas: [{schema_id}]`. "
         "For an intended change, quarantine the old schemas instead, then run `tidemark decode "
         "PIPELINE --from-scratch --reason TEXT` (docs/how-to/typed.md, Correct a wrong schema). "
-        "Records before this offset and other partitions are decoded."
+        "Other plans are decoded. This one waits with all of its records."
     )
 
     @property
@@ -139,7 +83,7 @@ class RegistryUnavailable(RegistryFailure, TransientError):
     )
     fix = (
         "Check that the registry runs and that this machine can reach the url of the connection, "
-        "then run the command again. No spec was written, and no decoding was planned."
+        "then run the command again. No spec was written, and no record of this schema was decoded."
     )
 
 
@@ -153,7 +97,7 @@ class RegistryRefused(RegistryFailure, TerminalError):
     )
     fix = (
         "Correct the url and the credentials of the connection (docs/how-to/connections.md). "
-        "No spec was written, and no decoding was planned."
+        "No spec was written, and no record of this schema was decoded."
     )
 
 
@@ -171,5 +115,5 @@ class SchemaReplaced(TerminalError):
     fix = (
         "Correct the connection if it points to a wrong registry. If the registry was rebuilt, "
         "register the old schemas under their old ids again; for lost schemas see the runbook. "
-        "Nothing was planned."
+        "No record of this schema was decoded."
     )

@@ -1,14 +1,13 @@
 """The tables of a decode: how far the typed table and the quarantine have followed the ledger.
 
-The protocol is in docs/adr/0028-derived-tables-follow-the-ledger.md. Only tests use this module so
-far.
+The protocol is in docs/adr/0028-derived-tables-follow-the-ledger.md.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from tidemark.bronze.ingest.ledgers import read_checked_ledger
@@ -18,12 +17,16 @@ from tidemark.core.datafile import DataFile
 from tidemark.core.decode_round import DecodeRound
 from tidemark.core.decode_work import EVERY_PLAN, DecodeRequest
 from tidemark.core.following import (
+    Batch,
     BatchOffsets,
     PlansSince,
+    allowed,
+    by_topic_id,
     claimed,
     compared_totals,
     difference,
     intersection,
+    listed_part,
     read_all,
     read_since,
     required,
@@ -37,10 +40,14 @@ from tidemark.delta.noted_commits import NotedTable, NotedVersion
 from tidemark.silver.typed.errors import SchemaConflict
 from tidemark.silver.typed.quarantine_index import EntryChange, OpenedIndex, QuarantineIndex
 from tidemark.silver.typed.schemas import ResolvedSchemas
+from tidemark.silver.typed.state import DecodeProgress, FollowState
 from tidemark.spec.decode import Part
 from tidemark.spec.fields import FieldType
 
 log = logging.getLogger(__name__)
+
+NOTE = "bookmark"
+"""Name of the bookmarks in the metadata of commits to a typed table."""
 
 
 class Decoder(Protocol):
@@ -76,8 +83,9 @@ class FollowPorts:
         typed: The typed table, with its owner.
         index: The quarantine.
         prepare: Creates both tables if they are missing, and adds columns to the typed table.
-        schemas: Resolves the schema ids of records. Only the driver uses it.
-        decoder: Decodes rows. Only jobs use it.
+        check: Raises the error of `prepare` for tables that exist. Writes nothing.
+        schemas: Resolves the schema ids of records.
+        open_decoder: Returns the decoder of rows, which needs Spark.
         now: The clock.
     """
 
@@ -87,8 +95,9 @@ class FollowPorts:
     typed: NotedTable
     index: QuarantineIndex
     prepare: Callable[[Mapping[Part, FieldType]], None]
+    check: Callable[[], None]
     schemas: PlanSchemas
-    decoder: Decoder
+    open_decoder: Callable[[], Decoder]
     now: Clock
 
 
@@ -125,30 +134,13 @@ class Look(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FollowState:
-    """The differences of a typed table and its quarantine from the bronze table.
-
-    Attributes:
-        undecoded: Published offsets that are in neither table, by bronze plan.
-        to_withdraw: Decoded offsets that left the bronze table or its published view.
-        quarantine_behind: Whether the quarantine has to follow the typed table, because a decode
-            ended between its two commits.
-        compares: Whether the next decode compares all offsets, because the bookmark is unknown.
-    """
-
-    undecoded: BatchOffsets = field(default_factory=dict)
-    to_withdraw: BatchOffsets = field(default_factory=dict)
-    quarantine_behind: bool = False
-    compares: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FollowedTables:
     """Opens the tables of a decode, and compares them with the ledger.
 
     Attributes:
         pipeline: The bronze pipeline.
         publish: The rule by which landed offsets are decoded.
+        spec: Fingerprint of the spec by which records are decoded.
         most: Maximum number of offsets of a round.
         examined: Maximum number of pending plans that a round examines first. If all of them have
             to wait, it examines more.
@@ -157,6 +149,7 @@ class FollowedTables:
 
     pipeline: str
     publish: PublishRule
+    spec: str
     most: int
     examined: int
     ports: FollowPorts
@@ -221,10 +214,11 @@ class FollowedTables:
         if earlier is None or found is None:
             found = read_all(self.ports.control, self.pipeline)
             present = self._present(tables, found)
-            step, is_first = DecodeRound.compared(found, self.publish, present), not present
+            step = DecodeRound.compared(found, self.publish, present, self.spec)
+            is_first = not present
         else:
             present = tables.typed.offsets(found.missing(earlier, self.publish))
-            step = DecodeRound.since(found, earlier, self.publish, present, wanted)
+            step = DecodeRound.since(found, earlier, self.publish, present, wanted, self.spec)
         if found.event != tables.ledger.event_number:  # fence: one-ledger-for-one-round
             raise ControlConflict(pipeline=self.pipeline, event_number=found.event)
         others = {each.sequence for each in step.missing if each.sequence not in plans}
@@ -235,19 +229,73 @@ class FollowedTables:
         return Look(tables, step, chosen, tables.quarantine.changes(tables.typed), is_first)
 
     def state(self) -> FollowState:
-        """Return how far both tables have followed the ledger. Raises as `look`."""
-        look = replace(self, examined=EVERY_PLAN.size).look(EVERY_PLAN, {})
-        if look is None:
+        """Return how far both tables have followed the ledger. Does not read the bronze table.
+
+        Raises:
+            ForeignTable: The typed table belongs to another pipeline.
+        """
+        ports = self.ports
+        # In the order of `open`.
+        index, typed = ports.index.open(), ports.typed.open()
+        if typed is None:
             return FollowState(undecoded=self.required())
-        missing = look.step.missing
-        if look.step.earlier is None:
-            # A comparison would decode records in quarantine again. They are not undecoded.
-            missing = difference(missing, look.tables.quarantine.version.offsets())
+        earlier = bookmark_of(typed)
+        found = self.plans_since(earlier, self.publish, earlier.pending) if earlier else None
+        if earlier is None or found is None:
+            found, present = read_all(ports.control, self.pipeline), typed.offsets()
+            missing = difference(required(found.now.values(), self.publish), present)
+            return FollowState(
+                # A comparison decodes records in quarantine again. They are not undecoded.
+                undecoded=difference(missing, index.version.offsets() if index else {}),
+                to_withdraw=difference(present, allowed(found.now.values(), self.publish)),
+                quarantine_behind=bool(present),
+                compares=bool(present),
+            )
+        missing = found.missing(earlier, self.publish)
         return FollowState(
-            undecoded=missing,
-            to_withdraw=look.step.surplus,
-            quarantine_behind=not look.is_followed,
-            compares=look.step.earlier is None and not look.is_first,
+            undecoded=difference(missing, typed.offsets(missing)),
+            to_withdraw=found.surplus(earlier, self.publish),
+            quarantine_behind=index is None or index.changes(typed) != [],
+        )
+
+    def progress(self) -> DecodeProgress:
+        """Return which offsets both tables should have. See `Decodes.progress`."""
+        ports = self.ports
+        index, typed = ports.index.open(), ports.typed.open()
+        # A comparison reports duplicate rows itself.
+        ledger = read_checked_ledger(ports.control, self.pipeline, ports.bronze)
+        # A comparison finds what other programs have changed since the last decode.
+        earlier = bookmark_of(typed, over_changes=True) if typed else None
+        found = self.plans_since(earlier, self.publish, EVERY_PLAN) if earlier else None
+        decoded: BatchOffsets = {}
+        if index is None or typed is None or earlier is None or found is None:
+            found = read_all(ports.control, self.pipeline)
+            present = typed.offsets() if typed else {}
+            stale = difference(present, allowed(found.now.values(), self.publish))
+        else:
+            decoded = claimed(found.before.values(), earlier)
+            changes = index.changes(typed, over_changes=True)
+            # A decode that was killed between its two commits is not complete.
+            for each in [None] if changes is None else [change.decoded for change in changes]:
+                decoded = difference(decoded, listed_part(decoded, each))
+            stale = found.surplus(earlier, self.publish)
+        if found.event != ledger.event_number:
+            raise ControlConflict(pipeline=self.pipeline, event_number=found.event)
+        landed = required(found.now.values(), PublishRule.ALWAYS)
+        replaced = {
+            Batch(record.plan.sequence, record.plan.topic_id): record.plan.spans()
+            for record in ledger.open_plans()
+            if record.plan.replaces
+        }
+        return DecodeProgress(
+            landed=by_topic_id(landed),
+            decoded=by_topic_id(decoded),
+            plans=decoded,
+            hidden=by_topic_id(difference(landed, required(found.now.values(), self.publish))),
+            stale=by_topic_id(stale, replaced),
+            by_spec=earlier.decoded_by_spec
+            if earlier is not None and earlier.spec == self.spec
+            else SpanSet(),
         )
 
     def entry_change(self, tables: OpenedTables, changes: Sequence[Bookmark] | None) -> EntryChange:
@@ -305,6 +353,12 @@ class FollowedTables:
         return waiting
 
 
-def bookmark_of(typed: NotedVersion) -> Bookmark | None:
-    """Return the newest bookmark of a typed table; None if it is unknown."""
-    return Bookmark.from_metadata(typed.newest_note(over_deletions=True))
+def bookmark_of(typed: NotedVersion, *, over_changes: bool = False) -> Bookmark | None:
+    """Return the newest bookmark of a typed table; None if it is unknown.
+
+    Args:
+        typed: The typed table.
+        over_changes: As for `NotedVersion.newest_note`.
+    """
+    note = typed.newest_note(over_deletions=True, over_changes=over_changes)
+    return Bookmark.from_metadata(note)

@@ -1,18 +1,16 @@
 """Decodes of a bronze table into its typed table and quarantine, which follow its ledger.
 
-The driver finds work, and resolves the schemas of its records (`next`, `replay`). A job decodes
-them in rounds (`decode`), and connects to no registry. No table records the work: after any
-interruption, `next` finds it again.
+`next` and `replay` find work, and resolve the schemas of its records; `decode` decodes them in
+rounds. No table records the work: after any interruption, `next` finds it again.
 
-The protocol is in docs/adr/0028-derived-tables-follow-the-ledger.md. Only tests use this module so
-far.
+The protocol is in docs/adr/0028-derived-tables-follow-the-ledger.md.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
 from typing import NamedTuple
@@ -25,13 +23,16 @@ from tidemark.core.decode_work import EVERY_PLAN, Decoded, DecodeRequest, Decode
 from tidemark.core.errors import OnlyCopy, TidemarkError
 from tidemark.core.following import (
     BatchOffsets,
+    by_topic_id,
+    difference,
     first_ranges,
     intersection,
     places_of,
     read_all,
+    required,
     union,
 )
-from tidemark.core.offsets import SpanSet, size_of
+from tidemark.core.offsets import Span, SpanSet, intersection_by_partition, size_of
 from tidemark.delta.conflicts import retry_on_conflict
 from tidemark.delta.errors import CommitConflict, ControlConflict
 from tidemark.delta.noted_commits import NotedVersion, RowChange
@@ -40,13 +41,14 @@ from tidemark.silver.typed.errors import RegistryFailure, SchemaReplaced
 from tidemark.silver.typed.followed_tables import (
     FollowedTables,
     FollowPorts,
-    FollowState,
     Look,
     bookmark_of,
 )
 from tidemark.silver.typed.quarantine_index import EntryChange, QuarantineEntry
 from tidemark.silver.typed.schemas import ResolvedSchemas
-from tidemark.spec.decode import QuarantineReason
+from tidemark.silver.typed.state import DecodeProgress, FollowState
+from tidemark.spec.decode import Part, QuarantineReason
+from tidemark.spec.fields import FieldType
 from tidemark.spec.model import PipelineSpec
 
 log = logging.getLogger(__name__)
@@ -78,6 +80,23 @@ class _Commit(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClearedTable:
+    """The numbers of a decode from scratch.
+
+    Attributes:
+        rows: Number of removed rows; None if the files lack statistics.
+        offsets: Number of offsets that the next decode decodes.
+    """
+
+    rows: int | None
+    offsets: int
+
+    def as_record(self) -> dict[str, int | None]:
+        """Return the numbers as plain values, for `--json`."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decodes:
     """Decodes the bronze table of one pipeline.
 
@@ -94,12 +113,64 @@ class Decodes:
         return FollowedTables(
             pipeline=self.spec.origin,
             publish=self.spec.decoding().publish,
+            spec=self.spec.decoding().fingerprint,
             most=self.spec.records_per_chunk,
             examined=_EXAMINED,
             ports=self.ports,
         )
 
-    # -- the driver ------------------------------------------------------------------------------
+    # -- all of the work -------------------------------------------------------------------------
+
+    def prepare(self, replayed: BatchOffsets | None = None) -> bool:
+        """Do the work that needs no Spark; return whether records are left for Spark.
+
+        Args:
+            replayed: As for `run`.
+
+        Raises:
+            SchemaConflict, RegistryFailure and so on: As for `next`.
+        """
+        for work in self._all_work(replayed):
+            if work.plans:
+                return True
+            self.decode(work)
+        return False
+
+    def run(self, replayed: BatchOffsets | None = None) -> Iterator[Decoded]:
+        """Decode until no records are left; yield the changes of each round.
+
+        After an error, the changes before it are committed, and the next decode continues.
+
+        Args:
+            replayed: Offsets in quarantine to decode again. None for no replay.
+
+        Raises:
+            SchemaConflict and so on: As for `next` and `rounds`.
+        """
+        done: list[Span] = []
+        for work in self._all_work(replayed, done):
+            for each in self.rounds(work):
+                done.extend(each.plans)
+                yield each
+
+    def _all_work(
+        self, replayed: BatchOffsets | None, done: Sequence[Span] = ()
+    ) -> Iterator[DecodeWork]:
+        """Yield the work of a replay, and all further work.
+
+        Args:
+            replayed: As for `run`.
+            done: Numbers of the plans that the caller has decoded meanwhile.
+        """
+        left = replayed or {}
+        while left:
+            if (work := self.replay(left)) is not None:
+                yield work
+            left = difference(left, first_ranges(left, MAX_RUNS))
+        while (work := self.next(SpanSet.of(done))) is not None:
+            yield work
+
+    # -- work ------------------------------------------------------------------------------------
 
     def next(self, done: SpanSet | None = None) -> DecodeWork | None:
         """Return the next work; None if both tables are up to date. Needs no JVM.
@@ -116,6 +187,7 @@ class Decodes:
             SchemaConflict: The schema of a waiting plan does not fit the typed table.
             RegistryFailure, SchemaReplaced: The schemas of the next plans are unknown.
             ForeignTable: One of the tables belongs to another pipeline.
+            TableAltered: One of the tables has other columns than the spec.
             HistoriesDiverge: The bronze table and the control table diverge.
             DuplicateRows: The bronze table has more rows than landed in it.
             CommitConflict: Concurrent processes were first, several times.
@@ -154,6 +226,7 @@ class Decodes:
             if wanted or not any(batch.sequence in waiting for batch in look.chosen):
                 break
         if not wanted and not self._needs_commit(look, lacking):
+            self.ports.check()
             self._renew(look)
             if problems:
                 raise problems[0]
@@ -204,7 +277,7 @@ class Decodes:
         at = version.noted_at(over_deletions=True)
         return at is not None and at < self.ports.now() - _RENEWED_AFTER
 
-    # -- the job ---------------------------------------------------------------------------------
+    # -- rounds ----------------------------------------------------------------------------------
 
     def decode(self, work: DecodeWork, most_rounds: int = _MOST_ROUNDS) -> Decoded:
         """Make the rounds of `rounds`, and return the sum of their changes."""
@@ -252,23 +325,26 @@ class Decodes:
         step, (index, typed, bronze, _) = look.step, look.tables
         again = step.replayed(replayed, look.chosen)
         decoded = union([look.chosen, again])
-        entries = intersection(index.version.offsets(again), again)
-        files = self._decode(bronze, decoded, work, quarantined=_size(entries))
+        removed = union([step.surplus, again])
+        before = _size_of_both(index.version.offsets(removed), decoded)
+        files = self._decode(bronze, decoded, work, quarantined=before)
         good = [file for file in files if not file.quarantined]
         failed = [file for file in files if file.quarantined]
         bookmark = step.bookmark(look.chosen, again, has_failed=bool(failed))
         if bookmark is None:
             return None
         self._check_published(bookmark, decoded)
-        removed = union([step.surplus, again])
-        typed.commit(bookmark.as_metadata(), RowChange(removed=removed, added=decoded, files=good))
+        change = RowChange(removed=removed, added=decoded, files=good)
+        version = typed.commit(bookmark.as_metadata(), change)
+        failures = sum(file.records for file in failed)
         changes = Decoded(
             plans=SpanSet.of_numbers({batch.sequence for batch in look.chosen}),
             offsets=_size(decoded),
-            records=sum(file.records for file in good),
-            quarantined=sum(file.records for file in failed),
+            records=sum(file.records for file in good) + failures,
+            quarantined=failures,
             removed=_size(step.surplus),
             rounds=1,
+            table_version=version,
         )
         log.info(
             "decoded pipeline=%s plans=%s offsets=%d records=%d quarantined=%d removed=%d "
@@ -296,7 +372,7 @@ class Decodes:
             oversized=work.oversized,
             quarantined=quarantined,
         )
-        return self.ports.decoder.decode(request)
+        return self.ports.open_decoder().decode(request)
 
     def _check_published(self, bookmark: Bookmark, decoded: BatchOffsets) -> None:
         """Raise if some decoded offsets have left the published view meanwhile.
@@ -384,7 +460,9 @@ class Decodes:
 
     # -- other uses ------------------------------------------------------------------------------
 
-    def from_scratch(self, requested_by: str, reason: str) -> int | None:
+    def from_scratch(
+        self, requested_by: str, reason: str, *, dry_run: bool = False
+    ) -> ClearedTable:
         """Remove all typed rows in one commit; the next decode decodes all plans.
 
         The table gets the columns of the spec.
@@ -392,43 +470,106 @@ class Decodes:
         Args:
             requested_by: The operator, stored in the metadata of the commit.
             reason: The operator's reason, stored there as well.
-
-        Returns:
-            The number of removed rows; None if the files lack statistics.
+            dry_run: Only return the numbers.
 
         Raises:
             OnlyCopy: The bronze table lacks landed rows, or their number is unknown.
             TableAltered: The typed table is for appends only.
             ForeignTable, HistoriesDiverge, DuplicateRows, CommitConflict: As for `next`.
         """
-        rows = retry_on_conflict(lambda: self._clear(requested_by, reason))
-        log.info(
-            "cleared pipeline=%s rows=%s requested_by=%s reason=%s",
-            *(self.spec.origin, rows, requested_by, reason),
-        )
-        return rows
+        reasons = {"requested_by": requested_by, "reason": reason}
+        cleared = retry_on_conflict(lambda: self._clear(None if dry_run else reasons))
+        if not dry_run:
+            log.info(
+                "cleared pipeline=%s rows=%s requested_by=%s reason=%s",
+                *(self.spec.origin, cleared.rows, requested_by, reason),
+            )
+        return cleared
 
-    def _clear(self, requested_by: str, reason: str) -> int | None:
+    def _clear(self, reasons: Mapping[str, str] | None) -> ClearedTable:
+        """Remove all typed rows for some reasons; only return the numbers without any."""
         ports, origin, decode = self.ports, self.spec.origin, self.spec.decoding()
         typed = ports.typed.open()
         ledger = read_checked_ledger(ports.control, origin, ports.bronze, rows=True)
         missing = missing_rows(ports.control, ledger, ports.bronze)
         if missing != 0:  # fence: only-copy-is-not-cleared
             raise OnlyCopy.of_bronze_rows(origin, missing)
-        bookmark = cleared_bookmark(read_all(ports.control, origin), decode.publish)
+        plans = read_all(ports.control, origin)
+        bookmark = cleared_bookmark(plans, decode.publish, decode.fingerprint)
+        offsets = _size(required(plans.now.values(), decode.publish))
         if typed is None or bookmark is None:
-            return 0
-        reasons = {"requested_by": requested_by, "reason": reason}
-        typed.clear(bookmark.as_metadata(), typed_schema(decode), reasons)
-        return typed.row_count()
+            return ClearedTable(rows=0, offsets=offsets)
+        rows = typed.row_count()
+        if reasons is not None:
+            typed.clear(bookmark.as_metadata(), typed_schema(decode), reasons)
+        return ClearedTable(rows=rows, offsets=offsets)
 
-    def state(self) -> FollowState:
-        """Return how far both tables have followed the ledger. Writes nothing, needs no JVM.
+    def draft(self, offsets: BatchOffsets) -> tuple[DecodeRequest, Mapping[Part, FieldType]] | None:
+        """Return what a replay would decode, with the types of the columns. Writes nothing.
+
+        Needs schemas whose store keeps new ones in memory. Offsets that a replay skips are left
+        out.
+
+        Args:
+            offsets: As for `replay`, but all of them.
+
+        Returns:
+            None if there is nothing to decode.
+        """
+        look = retry_on_conflict(lambda: self._tables.look(SpanSet(), offsets))
+        again = look.step.replayed(offsets, {}) if look else {}
+        schemas, waiting = self.ports.schemas.resolve_plans(again)
+        wanted = {each: own for each, own in again.items() if each.sequence not in waiting}
+        if look is None or not wanted:
+            return None
+        request = DecodeRequest(
+            pipeline=self.spec.name,
+            version=look.tables.bronze.ref.version,
+            offsets=wanted,
+            schemas={part.value: ids for part, ids in schemas.ids.items()},
+            oversized={part.value: ids for part, ids in schemas.oversized.items()},
+            quarantined=_size(wanted),
+        )
+        return request, schemas.columns
+
+    def check(self) -> None:
+        """Raise the error that would refuse the next decode. Requests no schema, writes nothing.
 
         Raises:
-            ForeignTable, HistoriesDiverge, DuplicateRows, CommitConflict: As for `next`.
+            ForeignTable, TableAltered, HistoriesDiverge, DuplicateRows, CommitConflict: As for
+                `next`.
+        """
+        self.ports.check()
+        retry_on_conflict(self._tables.open)
+
+    def required(self) -> BatchOffsets:
+        """Return all offsets that belong in the typed table or the quarantine, by bronze plan."""
+        return self._tables.required()
+
+    def state(self) -> FollowState:
+        """Return how far both tables have followed the ledger. Does not read the bronze table.
+
+        Raises:
+            ForeignTable: The typed table belongs to another pipeline.
         """
         return retry_on_conflict(self._tables.state)
+
+    def progress(self) -> DecodeProgress:
+        """Return which offsets both tables should have, for a comparison. Writes nothing.
+
+        Raises:
+            ForeignTable, HistoriesDiverge, CommitConflict: As for `next`.
+        """
+        return retry_on_conflict(self._tables.progress)
+
+
+def _size_of_both(some: BatchOffsets, others: BatchOffsets) -> int:
+    """Return the number of offsets that are in both, also in different plans."""
+    by_topic = by_topic_id(others)
+    return sum(
+        size_of(intersection_by_partition(spans, by_topic.get(topic_id, {})))
+        for topic_id, spans in by_topic_id(some).items()
+    )
 
 
 def _size(offsets: BatchOffsets) -> int:

@@ -6,7 +6,7 @@ followed. An entry has no payload, because the bronze table has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -74,10 +74,14 @@ class QuarantineIndex:
 
     Args:
         uri: Location of its table.
+        wrap: As in `NotedTable`.
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(
+        self, uri: str, wrap: Callable[[NotedVersion], NotedVersion] = lambda version: version
+    ) -> None:
         self._uri = uri
+        self._wrap = wrap
 
     def prepare(self, pipeline: str) -> None:
         """Create the table if it does not exist, and check it. See `DeltaDataTable.prepare`.
@@ -85,7 +89,15 @@ class QuarantineIndex:
         Args:
             pipeline: The owner of the table.
         """
-        DeltaDataTable(self._uri, INDEX_SCHEMA, grows=True).prepare(pipeline)
+        self._table.prepare(pipeline)
+
+    def check(self, pipeline: str) -> None:
+        """Check the table if it exists, as `prepare` does."""
+        self._table.state(pipeline, ())
+
+    @property
+    def _table(self) -> DeltaDataTable:
+        return DeltaDataTable(self._uri, INDEX_SCHEMA, grows=True)
 
     def entries_in(self, files: Sequence[DataFile]) -> Sequence[QuarantineEntry]:
         """Return the entries in files that a decoder has written to the folder of the table."""
@@ -99,7 +111,7 @@ class QuarantineIndex:
 
         A decoder opens the quarantine before the typed table.
         """
-        version = NotedTable(self._uri, _NOTE).open()
+        version = NotedTable(self._uri, _NOTE, wrap=self._wrap).open()
         return None if version is None else OpenedIndex(version)
 
     def count(self) -> int:
@@ -113,11 +125,34 @@ class QuarantineIndex:
         Args:
             most: Maximum number of entries; None for all.
         """
-        return read_records(self._uri, most)
+        return self._records(most=most)
 
     def records_at(self, topic_id: str, partition: int, span: Span) -> list[QuarantinedRecord]:
         """Return the entries of a partition at some offsets."""
-        return read_records(self._uri, where=_place(topic_id, (partition, span)))
+        return self._records(_place(topic_id, (partition, span)))
+
+    def _records(self, where: str = "true", most: int | None = None) -> list[QuarantinedRecord]:
+        found = _query(
+            self._uri,
+            f"""
+            SELECT topic_id, partition, "offset", plan_sequence AS plan, reason, part, detail,
+                   schema_id
+            FROM t WHERE {where}
+            ORDER BY topic_id, partition, "offset", plan_sequence
+            {"" if most is None else f"LIMIT {most}"}
+            """,
+            where,
+        )
+        return [
+            QuarantinedRecord(
+                **{
+                    **row,
+                    "reason": QuarantineReason(row["reason"]),
+                    "part": Part(row["part"]) if row["part"] else None,
+                }
+            )
+            for row in found
+        ]
 
     def reasons(self, most: int) -> Mapping[tuple[str, str | None, str | None], int]:
         """Return the number of entries by reason, part, and field or rule.
@@ -125,7 +160,14 @@ class QuarantineIndex:
         Args:
             most: Maximum number of groups, the largest first.
         """
-        return read_reasons(self._uri, most)
+        found = _query(
+            self._uri,
+            f"""
+            SELECT reason, part, detail, count(*) AS records FROM t
+            GROUP BY reason, part, detail ORDER BY records DESC, reason, part, detail LIMIT {most}
+            """,
+        )
+        return {(each["reason"], each["part"], each["detail"]): each["records"] for each in found}
 
     def spans(
         self, topic_id: str, most: int, within: tuple[int, Span] | None = None
@@ -140,69 +182,10 @@ class QuarantineIndex:
         Returns:
             None if there are more spans.
         """
-        return read_spans(self._uri, topic_id, most, within)
-
-
-def read_records(
-    uri: str, most: int | None = None, *, where: str = "true", condition: str = "true"
-) -> list[QuarantinedRecord]:
-    """Return the records of a quarantine by topic id, partition and offset.
-
-    Args:
-        uri: Its table, which may not exist.
-        most: Maximum number of records; None for all.
-        where: As in `query_table`.
-        condition: Another SQL condition of the records.
-    """
-    found = _query(
-        uri,
-        f"""
-        SELECT topic_id, partition, "offset", plan_sequence AS plan, reason, part, detail, schema_id
-        FROM t WHERE {where} AND {condition}
-        ORDER BY topic_id, partition, "offset", plan_sequence
-        {"" if most is None else f"LIMIT {most}"}
-        """,
-        where,
-    )
-    return [
-        QuarantinedRecord(
-            **{
-                **row,
-                "reason": QuarantineReason(row["reason"]),
-                "part": Part(row["part"]) if row["part"] else None,
-            }
-        )
-        for row in found
-    ]
-
-
-def read_reasons(
-    uri: str, most: int, condition: str = "true"
-) -> Mapping[tuple[str, str | None, str | None], int]:
-    """Return the number of records by reason, part, and field or rule. See `read_records`."""
-    found = _query(
-        uri,
-        f"""
-        SELECT reason, part, detail, count(*) AS records
-        FROM t WHERE {condition}
-        GROUP BY reason, part, detail ORDER BY records DESC, reason, part, detail LIMIT {most}
-        """,
-    )
-    return {(each["reason"], each["part"], each["detail"]): each["records"] for each in found}
-
-
-def read_spans(
-    uri: str,
-    topic_id: str,
-    most: int,
-    within: tuple[int, Span] | None = None,
-    condition: str = "true",
-) -> Mapping[int, SpanSet] | None:
-    """Return the offsets of records by partition. See `QuarantineIndex.spans`, `read_records`."""
-    table = open_if_exists(uri)
-    if table is None or not table.file_uris():
-        return {}
-    return row_queries.few_spans_where(table, f"{_place(topic_id, within)} AND {condition}", most)
+        table = open_if_exists(self._uri)
+        if table is None or not table.file_uris():
+            return {}
+        return row_queries.few_spans_where(table, _place(topic_id, within), most)
 
 
 def _place(topic_id: str, within: tuple[int, Span] | None) -> str:
@@ -242,15 +225,22 @@ class OpenedIndex:
 
     version: NotedVersion
 
-    def changes(self, typed: NotedVersion) -> Sequence[Bookmark] | None:
+    def changes(
+        self, typed: NotedVersion, *, over_changes: bool = False
+    ) -> Sequence[Bookmark] | None:
         """Return the bookmarks of the typed table that the quarantine has to follow.
+
+        Args:
+            typed: The typed table.
+            over_changes: Whether other programs may have changed both tables, to find what they
+                have changed. See `NotedVersion.newest_note`.
 
         Returns:
             None if it has to compare all claimed offsets. Empty if it is up to date.
         """
-        if typed.newest_note(over_deletions=True) is None:
+        if typed.newest_note(over_deletions=True, over_changes=over_changes) is None:
             return []
-        ref = _commit_ref(self.version.newest_note())
+        ref = _commit_ref(self.version.newest_note(over_changes=over_changes))
         notes = None if ref is None else typed.notes_since(ref)
         if notes is None:
             return None

@@ -21,7 +21,7 @@ class QuarantinedRecord:
         topic_id: Incarnation of the topic.
         partition: Partition number.
         offset: Offset.
-        plan: Number of the typed plan that quarantined the record.
+        plan: Number of its bronze plan.
         reason: Why the record is in quarantine.
         part: The part that could not be decoded; None for a broken rule.
         detail: The first wrong field, or the broken rule; None if unknown.

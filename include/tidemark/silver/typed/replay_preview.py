@@ -1,18 +1,17 @@
-"""Previews of replays: which open records in quarantine the current spec would decode."""
+"""Previews of replays: which records in quarantine the current spec would decode."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
-from tidemark.core.offsets import Span, SpanSet, spans_by_partition
+from tidemark.core.following import Batch, BatchOffsets
+from tidemark.core.offsets import Span, spans_by_partition
 from tidemark.core.plain import plain
-from tidemark.core.plan import Plan
 from tidemark.silver.typed.quarantine_record import QuarantinedRecord
 from tidemark.spec.decode import Part, QuarantineReason
-from tidemark.spec.fields import FieldType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +43,7 @@ class ReplayPreview:
     """The result of a replay with the current spec.
 
     Attributes:
-        records: Number of open records.
+        records: Number of records in quarantine.
         results: The number of records with each result.
     """
 
@@ -60,7 +59,7 @@ class ReplayPreview:
     def skipped(self) -> int:
         """Number of records that a replay would leave unchanged.
 
-        They left the bronze table or its published view, or follow a schema conflict.
+        They left the bronze table or its published view, or their plan waits.
         """
         return self.records - self.results.total()
 
@@ -86,24 +85,6 @@ class ReplayPreview:
         }
 
 
-class ReplayPlanner(Protocol):
-    """Drafts the plans of a replay."""
-
-    def replay_drafts(
-        self, topic_id: str, spans: Mapping[int, SpanSet]
-    ) -> Iterator[tuple[Plan, Mapping[Part, FieldType]]]:
-        """See `DecodePlanner.replay_drafts`."""
-        ...
-
-
-class DecodeCounter(Protocol):
-    """Decodes records and counts the results."""
-
-    def count(self, plan: Plan, columns: Mapping[Part, FieldType]) -> Counter[DecodeResult]:
-        """See `SparkDecoder.count`."""
-        ...
-
-
 def chosen(
     records: Iterable[QuarantinedRecord], partition: int | None, reason: QuarantineReason | None
 ) -> list[QuarantinedRecord]:
@@ -115,25 +96,10 @@ def chosen(
     ]
 
 
-def offsets_by_topic_id(
-    records: Iterable[QuarantinedRecord],
-) -> dict[str, Mapping[int, SpanSet]]:
-    """Return the offsets of records by incarnation of the topic, of which each plan has one."""
-    places: dict[str, list[tuple[int, Span]]] = {}
+def offsets_of(records: Iterable[QuarantinedRecord]) -> BatchOffsets:
+    """Return the offsets of records by bronze plan."""
+    places: dict[Batch, list[tuple[int, Span]]] = {}
     for each in records:
         place = (each.partition, Span(each.offset, each.offset + 1))
-        places.setdefault(each.topic_id, []).append(place)
-    return {topic_id: spans_by_partition(found) for topic_id, found in sorted(places.items())}
-
-
-def preview(
-    records: Iterable[QuarantinedRecord], planner: ReplayPlanner, decoder: DecodeCounter
-) -> ReplayPreview:
-    """Decode open records with the current spec. Writes nothing."""
-    offsets = offsets_by_topic_id(records)
-    results: Counter[DecodeResult] = Counter()
-    for topic_id, spans in offsets.items():
-        for plan, columns in planner.replay_drafts(topic_id, spans):
-            results += decoder.count(plan, columns)
-    size = sum(each.size for spans in offsets.values() for each in spans.values())
-    return ReplayPreview(records=size, results=results)
+        places.setdefault(Batch(each.plan, each.topic_id), []).append(place)
+    return {batch: spans_by_partition(found) for batch, found in sorted(places.items())}

@@ -24,7 +24,7 @@ COLUMNS = Schema(
         Field("stored_at", TIMESTAMP, nullable=False),
     ]
 )
-"""Columns of the table. If two planners store the same schema, its rows differ in `stored_at`."""
+"""Columns of the table. If two decodes store the same schema, its rows differ in `stored_at`."""
 
 
 @translates_delta_errors
@@ -77,7 +77,7 @@ class DeltaSchemaStore:
         write_deltalake(self._uri, arrow_table(rows, COLUMNS), mode="append")
 
     def _create(self) -> None:
-        """Create a missing table; a concurrent planner may do the same."""
+        """Create a missing table; a concurrent decode may do the same."""
         if open_if_exists(self._uri) is None:
             with suppress(DeltaError):
                 DeltaTable.create(

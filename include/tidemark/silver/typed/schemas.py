@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
-from tidemark.bronze.ingest.protocols import DataLog, DataTable
+from tidemark.bronze.ingest.protocols import DataLog
 from tidemark.core.following import BatchOffsets
 from tidemark.core.offsets import SpanSet, union_by_partition
 from tidemark.silver.typed.errors import (
@@ -51,28 +51,11 @@ class FramedLog(DataLog, Protocol):
         ...
 
 
-class TypedTable(DataTable, Protocol):
+class TypedColumns(Protocol):
     """A typed table, whose columns for keys and values follow the schemas of the records."""
 
     def columns(self) -> Mapping[Part, FieldType]:
         """Return the types of keys and values; a part without a column is left out."""
-        ...
-
-    def check_not_restored(self, pipeline: str) -> None:
-        """Check that no RESTORE of the quarantine removed the changes of landed plans.
-
-        Raises:
-            QuarantineRestored: A RESTORE did.
-        """
-        ...
-
-    def add_columns(self, pipeline: str, columns: Mapping[Part, FieldType]) -> None:
-        """Create a missing table, and add missing columns and fields.
-
-        Raises:
-            ForeignTable, TableAltered: As in `prepare`.
-            EngineFailed: The change may have been committed. Repeating the call is safe.
-        """
         ...
 
 
@@ -137,14 +120,14 @@ class ResolvedSchemas:
     Attributes:
         ids: Ids of the schemas, ascending, by part of a record.
         columns: The types of the typed table's columns that store all their records.
-        conflicts: By partition, the first record of a schema that does not fit the columns. With a
-            conflict, the other attributes are empty.
+        conflict: A record of a schema that does not fit the columns. With a conflict, the other
+            attributes are empty.
         oversized: Ids of schemas that exceed a limit, as `ids`.
     """
 
     ids: Mapping[Part, tuple[int, ...]] = field(default_factory=dict)
     columns: Mapping[Part, FieldType] = field(default_factory=dict)
-    conflicts: Mapping[int, SchemaConflict] = field(default_factory=dict)
+    conflict: SchemaConflict | None = None
     oversized: Mapping[Part, tuple[int, ...]] = field(default_factory=dict)
 
     def joined(self, later: Self) -> Self:
@@ -185,7 +168,7 @@ class SchemaResolver:
     open_registry: Callable[[], SchemaRegistry]
     store: SchemaStore
     bronze: FramedLog
-    table: TypedTable
+    table: TypedColumns
     unknown_ids: set[int] = field(default_factory=set)
 
     def resolve(
@@ -231,19 +214,16 @@ class SchemaResolver:
                     excess.append(schema_id)
                     continue
                 if made is None:
-                    # The plan may end before later schemas, so they do not change the columns.
-                    stops = {
-                        partition: SchemaConflict(
-                            pipeline=self.pipeline,
-                            part=str(part),
-                            schema_id=schema_id,
-                            partition=partition,
-                            offset=offset,
-                            differences=differences,
-                        )
-                        for partition, offset in first[schema_id].items()
-                    }
-                    return ResolvedSchemas(conflicts=stops)
+                    partition, offset = min(first[schema_id].items())
+                    conflict = SchemaConflict(
+                        pipeline=self.pipeline,
+                        part=str(part),
+                        schema_id=schema_id,
+                        partition=partition,
+                        offset=offset,
+                        differences=differences,
+                    )
+                    return ResolvedSchemas(conflict=conflict)
                 fitting.append(schema_id)
                 column = made
             if fitting:
@@ -269,13 +249,13 @@ class SchemaResolver:
             RegistryFailure, SchemaReplaced: As for `resolve`.
         """
         together = self._resolve_batches(offsets, ResolvedSchemas())
-        if not together.conflicts:
+        if together.conflict is None:
             return together, {}
         fitting, waiting = ResolvedSchemas(), dict[int, SchemaConflict]()
         for batch, spans in sorted(offsets.items(), key=lambda each: each[0]):
             found = self._resolve_batches({batch: spans}, fitting)
-            if found.conflicts:
-                waiting.setdefault(batch.sequence, next(iter(found.conflicts.values())))
+            if found.conflict is not None:
+                waiting.setdefault(batch.sequence, found.conflict)
             else:
                 fitting = found
         return fitting, waiting
@@ -286,7 +266,7 @@ class SchemaResolver:
         for topic_id in sorted({batch.topic_id for batch in offsets}):
             own = (spans for batch, spans in offsets.items() if batch.topic_id == topic_id)
             new = self.resolve(topic_id, union_by_partition(own), found.columns or None)
-            if new.conflicts:
+            if new.conflict is not None:
                 return new
             found = found.joined(new)
         return found
@@ -351,15 +331,11 @@ class SchemaResolver:
             if not set(ids) <= known.keys() | self.unknown_ids:
                 raise unavailable
             log.warning(
-                "registry unavailable, planning with stored schemas registry=%s message=%s",
+                "registry unavailable, decoding with stored schemas registry=%s message=%s",
                 self.decode.registry,
                 unavailable.rendered("problem"),
             )
         return known
-
-    def are_stored(self, ids: Collection[int]) -> bool:
-        """Return whether the store has all of some schemas."""
-        return set(ids) <= self.store.stored(ids).keys()
 
     def _request(self, ids: Collection[int], answered: dict[int, RegisteredSchema]) -> None:
         """Add the registry's answers to `answered`, and unknown ids to `unknown_ids`.

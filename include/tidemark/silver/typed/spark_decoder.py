@@ -6,11 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import product
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from deltalake import Schema
@@ -25,12 +25,10 @@ from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.decode_work import DecodeRequest
 from tidemark.core.following import BatchOffsets
 from tidemark.core.offsets import SpanSet, union_by_partition
-from tidemark.core.origins import DecodeOrigin
-from tidemark.core.plan import Plan
 from tidemark.delta.storage import folder_of
 from tidemark.delta.table_io import newest_table
 from tidemark.silver.typed.columns import typed_schema
-from tidemark.silver.typed.errors import DecoderChanged, TooManyQuarantined
+from tidemark.silver.typed.errors import TooManyQuarantined
 from tidemark.silver.typed.formats.spark_payloads import (
     FORMS_AT_ONCE,
     SETTINGS,
@@ -71,25 +69,16 @@ _SHOWN_REASONS, _MOST_REASONS = 5, 1_000
 _Schemas: TypeAlias = Mapping[Part, WriterSchemas]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows:
-    """Rows to decode.
+class _Rows(NamedTuple):
+    """Bronze rows to decode, and the request for them."""
 
-    Attributes:
-        pipeline: The pipeline of the typed table.
-        sequence: Number of the plan, or of the oldest plan, for errors and names of files.
-        frame: The bronze rows.
-        schemas: As in `DecodeRequest`.
-        oversized: As in `DecodeRequest`.
-        quarantined: Returns the number of these rows that are in quarantine already.
-    """
-
-    pipeline: str
-    sequence: int
+    request: DecodeRequest
     frame: DataFrame
-    schemas: Mapping[str, Sequence[int]]
-    oversized: Mapping[str, Sequence[int]]
-    quarantined: Callable[[], int]
+
+    @property
+    def sequence(self) -> int:
+        """Number of the oldest plan, for errors and names of files."""
+        return min(batch.sequence for batch in self.request.offsets)
 
 
 class SparkDecoder:
@@ -102,7 +91,7 @@ class SparkDecoder:
         quarantine: URI of the quarantine table, which exists.
         spec: How records are decoded.
         schemas: The stored schemas.
-        forms_at_once: Maximum number of forms of schemas in one pass over a plan's rows.
+        forms_at_once: Maximum number of forms of schemas in one pass over the rows of a request.
         write_options: Options for writing Parquet files, in addition to the session's settings.
     """
 
@@ -130,71 +119,43 @@ class SparkDecoder:
     def _session(self) -> SparkSession:
         return self._open_session()
 
-    def write(self, plan: Plan, records_per_task: int) -> list[DataFile]:  # noqa: ARG002
-        """Decode the rows of the bronze table at the plan's offsets.
+    def decode(self, request: DecodeRequest) -> list[DataFile]:
+        """Decode rows of the bronze table. The files of the quarantine have no payload.
 
         Writes one file for each file that it reads, because the ingest has chosen their size. Rows
         of many forms of schemas take several passes, each with separate files.
 
-        Args:
-            plan: A plan of the typed table's pipeline.
-            records_per_task: Unused; a limit for plans that read Kafka.
-
         Raises:
-            DecoderChanged: The spec's section `decode` has changed since the plan.
             SpecError: A row rule is not a condition over the decoded columns.
             TooManyQuarantined: More records fail than the spec allows. Nothing was committed.
             SetupError, StorageFailure, EngineFailed: As in `spark_error`.
         """
-        source = self._request_of(plan)
-        operation = f"decoding plan {plan.sequence} of pipeline {plan.pipeline!r}"
-        with ExitStack() as undo:
-            with self._session_for(plan.pipeline, operation):
-                made = self._write_passes(self._rows_of(plan, source), _quarantine_columns, undo)
-            undo.pop_all()
-            return made
-
-    def decode(self, request: DecodeRequest) -> list[DataFile]:
-        """Decode rows of the bronze table. The files of the quarantine have no payload.
-
-        The rows keep the numbers of their bronze plans. Files are written as by `write`.
-
-        Raises:
-            SpecError, TooManyQuarantined, SetupError, StorageFailure, EngineFailed: As for `write`.
-        """
-        sequence = min(batch.sequence for batch in request.offsets)
         operation = f"decoding rows of pipeline {request.pipeline!r}"
         with ExitStack() as undo:
             with self._session_for(request.pipeline, operation):
-                rows = _Rows(
-                    pipeline=request.pipeline,
-                    sequence=sequence,
-                    frame=self._bronze_at(request.version).where(_of_batches(request.offsets)),
-                    schemas=request.schemas,
-                    oversized=request.oversized,
-                    quarantined=lambda: request.quarantined,
-                )
-                made = self._write_passes(rows, _index_columns, undo)
+                made = self._write_passes(self._rows_of(request), undo)
             undo.pop_all()
             return made
 
-    def count(self, plan: Plan, columns: Mapping[Part, FieldType]) -> Counter[DecodeResult]:
-        """Decode the rows of the bronze table at the plan's offsets, and write nothing.
+    def count(
+        self, request: DecodeRequest, columns: Mapping[Part, FieldType]
+    ) -> Counter[DecodeResult]:
+        """Decode rows of the bronze table, and write nothing.
 
         Args:
-            plan: A plan, which is not recorded.
+            request: The rows.
             columns: Types of the typed table's columns for formats with schema ids.
 
         Returns:
             The number of records with each result.
 
         Raises:
-            DecoderChanged, SpecError, SetupError, StorageFailure, EngineFailed: As for `write`.
+            SpecError, SetupError, StorageFailure, EngineFailed: As for `decode`.
         """
-        source = self._request_of(plan)
         found: Counter[DecodeResult] = Counter()
-        with self._session_for(plan.pipeline, f"decoding records of pipeline {plan.pipeline!r}"):
-            here = self._rows_of(plan, source)
+        operation = f"decoding records of pipeline {request.pipeline!r}"
+        with self._session_for(request.pipeline, operation):
+            here = self._rows_of(request)
             for written in self._passes(here, typed_schema(self._spec, columns)):
                 rows = self._decoded(here, written, names_faults=True)
                 for *why, count in rows.groupBy(_REASON, _PART, _DETAIL).count().collect():
@@ -218,38 +179,10 @@ class SparkDecoder:
                 may_have_values=True,
             ) from None
 
-    def _request_of(self, plan: Plan) -> DecodeOrigin:
-        origin = plan.origin
-        planned = origin.fingerprint if isinstance(origin, DecodeOrigin) else plan.requested_by
-        if not isinstance(origin, DecodeOrigin) or planned != self._spec.fingerprint:
-            raise DecoderChanged(
-                pipeline=plan.pipeline,
-                sequence=plan.sequence,
-                planned=planned,
-                current=self._spec.fingerprint,
-            )
-        return origin
-
-    def _rows_of(self, plan: Plan, source: DecodeOrigin) -> _Rows:
-        return _Rows(
-            pipeline=plan.pipeline,
-            sequence=plan.sequence,
-            frame=self._bronze_rows(plan),
-            schemas=source.schemas,
-            oversized=source.oversized,
-            quarantined=lambda: self._quarantined_before(plan) if plan.replaces else 0,
-        )
-
-    def _bronze_rows(self, plan: Plan) -> DataFrame:
-        """Return the plan's bronze rows of one version, because several queries read them."""
-        # delta-rs finds the version in milliseconds; Spark needs a job.
-        here = self._bronze_at(newest_table(self._bronze).version()).where(
-            at_offsets(plan.topic_id, plan.spans())
-        )
-        return here.withColumn("plan_sequence", F.lit(plan.sequence).cast("bigint"))
-
-    def _bronze_at(self, version: int) -> DataFrame:
-        return self._session.read.format("delta").option("versionAsOf", version).load(self._bronze)
+    def _rows_of(self, request: DecodeRequest) -> _Rows:
+        """Return bronze rows of one version, because several queries read them."""
+        bronze = self._session.read.format("delta").option("versionAsOf", request.version)
+        return _Rows(request, bronze.load(self._bronze).where(_of_batches(request.offsets)))
 
     def _writer_schemas(self, rows: _Rows, table: Schema) -> _Schemas:
         """Return the schemas of some records.
@@ -266,17 +199,18 @@ class SparkDecoder:
         # The Delta log has the schema in Spark's JSON form.
         columns = StructType.fromJson(json.loads(table.to_json()))
         present = self._part_types(columns)
-        kept = self._schemas.stored({each for ids in rows.schemas.values() for each in ids})
+        schemas, oversized = rows.request.schemas, rows.request.oversized
+        kept = self._schemas.stored({each for ids in schemas.values() for each in ids})
         found = {}
         for part in self._spec.framed_parts:
-            ids = rows.schemas.get(part, ())
+            ids = schemas.get(part, ())
             missing = [each for each in ids if each not in kept]
             if missing or (ids and part not in present):
                 raise ValueError(f"schemas {missing or ids} of the {part} are no longer stored")
             found[part] = WriterSchemas(
                 schemas=[kept[each] for each in ids],
                 refused=self._spec.refused_schemas,
-                oversized=rows.oversized.get(part, ()),
+                oversized=oversized.get(part, ()),
                 widens=self._spec.widens,
                 column=present.get(part),
             )
@@ -333,7 +267,7 @@ class SparkDecoder:
         )
         without_column = [part for part, some in written.items() if some.column is None]
         decoded = self._with_operations(decoded.drop(*without_column))
-        return self._with_rules(decoded, rows.pipeline, without_column)
+        return self._with_rules(decoded, rows.request.pipeline, without_column)
 
     def _with_operations(self, rows: DataFrame) -> DataFrame:
         """Return rows with a reason for values that have no operation of the envelope."""
@@ -397,12 +331,7 @@ class SparkDecoder:
             }
         )
 
-    def _write_passes(
-        self,
-        rows: _Rows,
-        quarantined_columns: Callable[[DataFrame], DataFrame],
-        undo: ExitStack,
-    ) -> list[DataFile]:
+    def _write_passes(self, rows: _Rows, undo: ExitStack) -> list[DataFile]:
         """Write decoded and failed rows, and return the files of both tables."""
         passes = self._passes(rows, newest_table(self._typed).schema())
         folder = plan_folder(rows.sequence, uuid4())
@@ -420,7 +349,7 @@ class SparkDecoder:
             self._check_limit(rows, failed, counted, records - (quarantined - counted))
             place = self._new_folder(self._quarantine, folder, undo)
             for each in failed:
-                self._save(quarantined_columns(each), place)
+                self._save(_index_columns(each), place)
             made += [_as_quarantined(file) for file in self._new_files(self._quarantine, folder)]
         _check_count(records, made)
         return made
@@ -479,24 +408,17 @@ class SparkDecoder:
         files, place = folder_of(table)
         return parquet.data_files(files, place, folder)
 
-    def _quarantined_before(self, plan: Plan) -> int:
-        """Return the number of a plan's offsets with an open record in quarantine."""
-        kept = self._session.read.format("delta").load(self._quarantine)
-        here = at_offsets(plan.topic_id, plan.spans())
-        open_here = kept.where(here & F.col("closed_by").isNull())
-        return int(open_here.select("partition", "offset").distinct().count())
-
     def _check_limit(
         self, rows: _Rows, failed: Sequence[DataFrame], quarantined: int, records: int
     ) -> None:
         limit = self._spec.quarantine_limit(records)
         if quarantined > limit:
             # Records that were in quarantine before do not count again.
-            quarantined -= rows.quarantined()
+            quarantined -= rows.request.quarantined
         if quarantined <= limit:  # fence: quarantine-has-a-limit
             return
         raise TooManyQuarantined(
-            pipeline=rows.pipeline,
+            pipeline=PipelineRef.parse(rows.request.pipeline).name,
             sequence=rows.sequence,
             quarantined=quarantined,
             records=records,
@@ -538,23 +460,10 @@ def _of_batches(offsets: BatchOffsets) -> Column:
 
 
 def _index_columns(rows: DataFrame) -> DataFrame:
-    """Return rows with the columns of a quarantine that stores no payload."""
-    return rows.select("topic_id", "partition", "offset", "plan_sequence", *_fault_columns())
-
-
-def _quarantine_columns(rows: DataFrame) -> DataFrame:
     """Return rows with the columns of the quarantine."""
-    return rows.select(
-        *(F.col(raw(part)).alias(part.value) for part in Part),
-        *_BESIDE,
-        *_fault_columns(),
-    )
-
-
-def _fault_columns() -> list[Column]:
-    """Return the columns that name why a row failed."""
     names = {"reason": _REASON, "part": _PART, "detail": _DETAIL, "schema_id": _SCHEMA_ID}
-    return [F.col(found).alias(name) for name, found in names.items()]
+    faults = [F.col(found).alias(name) for name, found in names.items()]
+    return rows.select("topic_id", "partition", "offset", "plan_sequence", *faults)
 
 
 _NOT_COUNTED = (QuarantineReason.REFUSED_SCHEMA.value, QuarantineReason.SCHEMA_TOO_LARGE.value)

@@ -3,52 +3,90 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 
-from tidemark.bronze.ingest.ledgers import OpenPlan
 from tidemark.bronze.ingest.protocols import ControlReader
 from tidemark.core.errors import TidemarkError
 from tidemark.core.events import EventKind
-from tidemark.core.ledger import Ledger
-from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.following import BatchOffsets
+from tidemark.core.offsets import SpanSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowState:
+    """The differences of a typed table and its quarantine from the bronze table.
+
+    Attributes:
+        undecoded: Published offsets that are in neither table, by bronze plan.
+        to_withdraw: Decoded offsets that left the bronze table or its published view.
+        quarantine_behind: Whether the quarantine has to follow the typed table, because a decode
+            ended between its two commits.
+        compares: Whether the next decode compares all offsets, because the bookmark is unknown.
+    """
+
+    undecoded: BatchOffsets = field(default_factory=dict)
+    to_withdraw: BatchOffsets = field(default_factory=dict)
+    quarantine_behind: bool = False
+    compares: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeProgress:
+    """Which offsets of the bronze table the typed table and its quarantine should have.
+
+    Attributes:
+        landed: Landed offsets of the bronze table, by topic id and partition.
+        decoded: Offsets that a decode has completed.
+        plans: The same offsets by bronze plan.
+        hidden: Landed offsets that the published view hides.
+        stale: Offsets of typed rows that the next decode removes or decodes again, and all offsets
+            of open replacements.
+        by_spec: Numbers of plans that were decoded whole by the present spec. Others may have been
+            decoded by an earlier one.
+    """
+
+    landed: Mapping[str, Mapping[int, SpanSet]]
+    decoded: Mapping[str, Mapping[int, SpanSet]]
+    plans: BatchOffsets
+    hidden: Mapping[str, Mapping[int, SpanSet]]
+    stale: Mapping[str, Mapping[int, SpanSet]]
+    by_spec: SpanSet
+
+    def plan_at(self, topic_id: str, partition: int, offset: int) -> int | None:
+        """Return the number of the plan whose decoded offsets contain one; None without one."""
+        for batch, spans in self.plans.items():
+            if batch.topic_id == topic_id and offset in spans.get(partition, SpanSet()):
+                return batch.sequence
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeBacklog:
-    """Numbers of offsets at which the typed table differs from the bronze table.
+    """The work of the next decode: differences of the typed table from the bronze table.
 
     Attributes:
-        missing: Offsets to decode, including those of open plans.
-        open: Offsets in open plans.
-        stale: Decoded offsets to decode again, because they have landed again since; None if
-            unknown, because only the full ledgers show them.
+        missing: Offsets to decode.
         surplus: Decoded offsets to remove, because they left the bronze table, or a check or an
-            operator refused them. If stale offsets are unknown, this number omits unchecked stale
-            offsets.
+            operator refused them.
         unchecked: Landed offsets that wait for a check, or for an operator's decision.
         refused: Landed offsets of blocked and rejected plans.
+        quarantine_behind: As in `FollowState`.
     """
 
     missing: int = 0
-    open: int = 0
-    stale: int | None = None
     surplus: int = 0
     unchecked: int = 0
     refused: int = 0
-
-    @property
-    def to_decode(self) -> int:
-        """Number of offsets to decode, or to decode again."""
-        return self.missing + (self.stale or 0)
+    quarantine_behind: bool = False
 
     @property
     def offsets(self) -> int:
-        """Number of offsets to decode, to decode again, or to remove."""
-        return self.to_decode + self.surplus
+        """Number of offsets to decode or to remove."""
+        return self.missing + self.surplus
 
-    def as_record(self) -> dict[str, int | None]:
-        """Return the numbers as plain values, for `--json`."""
+    def as_record(self) -> dict[str, int | bool]:
+        """Return the values as plain values, for `--json`."""
         return asdict(self)
 
 
@@ -57,56 +95,37 @@ class TypedState:
     """The state of the typed table of one pipeline and of its quarantine.
 
     Attributes:
-        backlog: How the typed table differs from the bronze table. Its stale offsets are unknown.
+        backlog: How the typed table differs from the bronze table.
         undecoded_since: Time from which on missing offsets could have been decoded; None without
-            any, or while a plan of the typed table is open.
-        open_plans: Open plans of the typed table.
-        quarantined: Number of open records in the quarantine; None without a typed table, or if the
+            any.
+        rows: Number of rows of the typed table; None without one in the spec, or if it is unknown.
+        quarantined: Number of records in quarantine; None without a typed table, or if the
             quarantine cannot be read.
-        error: The error of the registry's connection, the typed table or its quarantine that would
-            refuse the next decode; None without one.
+        error: The error of the registry's connection, the bronze table, the typed table or its
+            quarantine that would refuse the next decode; None without one.
     """
 
     backlog: DecodeBacklog = DecodeBacklog()
     undecoded_since: datetime | None = None
-    open_plans: tuple[OpenPlan, ...] = ()
+    rows: int | None = None
     quarantined: int | None = None
     error: TidemarkError | None = None
 
 
 def decodable_since(
-    control: ControlReader, ledger: Ledger, missing: Mapping[str, Mapping[int, SpanSet]]
+    control: ControlReader, pipeline: str, undecoded: BatchOffsets
 ) -> datetime | None:
-    """Return the time from which on offsets of a bronze table could have been decoded.
+    """Return the time from which on the oldest of some bronze plans could have been decoded.
 
-    At this time, the plan that holds the first of them had landed and was published. The partition
-    with most of the offsets stands for the others, so that a status needs few reads.
+    At this time, the plan had landed and was published.
 
     Args:
         control: The control table.
-        ledger: The ledger of the pipeline; a summary suffices.
-        missing: Landed offsets of the table by topic id and partition, at least one.
+        pipeline: The bronze pipeline.
+        undecoded: Published offsets by plan, at least one.
     """
-    topic_id, partition, spans = max(
-        ((topic_id, *each) for topic_id, spans in missing.items() for each in spans.items()),
-        key=lambda each: each[2].size,
-    )
-    first = spans.spans[0].start
-    window = Span(first, first + 1)
-    # At most one settled plan holds the offset now.
-    plans = {*control.settled_counts(ledger.pipeline, topic_id, partition, window)}
-    for number, record in ledger.plans.items():
-        held = record.held_now.spans() if record.held_now else {}
-        if record.plan.topic_id == topic_id and held.get(partition, SpanSet()).overlap_size(window):
-            plans.add(number)
-    landed_at = control.recorded_at(ledger.pipeline, EventKind.LANDED)
-    decided_at = (_decided_at(control, ledger.pipeline, plan) for plan in plans)
-    return max(
-        (at for at in (*map(landed_at.get, plans), *decided_at) if at is not None), default=None
-    )
-
-
-def _decided_at(control: ControlReader, pipeline: str, plan: int) -> datetime | None:
-    """Return the time of the effective decision about a plan; None without one."""
+    plan = min(batch.sequence for batch in undecoded)
     record = control.plan_record(pipeline, plan)
-    return record.decision.decided_at if record and record.decision else None
+    decided_at = record.decision.decided_at if record and record.decision else None
+    landed_at = control.recorded_at(pipeline, EventKind.LANDED).get(plan)
+    return max((at for at in (landed_at, decided_at) if at is not None), default=None)

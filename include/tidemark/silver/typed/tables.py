@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemark.bronze.ingest.protocols import Clock, ControlReader
 from tidemark.delta.data_table import DeltaDataTable
-from tidemark.silver.typed.columns import typed_table
-from tidemark.silver.typed.quarantine import DeltaQuarantine, TypedTablePair
+from tidemark.silver.typed.columns import INDEX_SCHEMA, decoded_parts, typed_table
+from tidemark.silver.typed.quarantine_index import QuarantineIndex
 from tidemark.spec.decode import DecodeSpec, Part
 from tidemark.spec.fields import FieldType
 
@@ -22,36 +21,40 @@ class TypedTables:
         quarantine_uri: Location of the quarantine.
         decode: How records are decoded.
         pipeline: The pipeline of the typed table.
-        control: The control table.
-        now: The clock.
     """
 
     typed_uri: str
     quarantine_uri: str
     decode: DecodeSpec
     pipeline: str
-    control: ControlReader
-    now: Clock
 
     def typed(self, columns: Mapping[Part, FieldType] | None = None) -> DeltaDataTable:
-        """Return the typed table without its quarantine. See `typed_table`."""
+        """Return the typed table. See `typed_table`."""
         return typed_table(self.typed_uri, self.decode, columns)
 
-    def quarantine(self, typed: DeltaDataTable | None = None) -> DeltaQuarantine:
-        """Return the quarantine.
+    def entries(self) -> DeltaDataTable:
+        """Return the table of the quarantine."""
+        return DeltaDataTable(self.quarantine_uri, INDEX_SCHEMA, reads_only=True)
 
-        Args:
-            typed: The typed table; None for the one of the spec.
+    def columns(self) -> Mapping[Part, FieldType]:
+        """Return the types of keys and values; a part without a column is left out."""
+        return decoded_parts(self.typed().columns(), flattens=self.decode.flattens)
+
+    def check(self) -> None:
+        """Check the tables that exist as `prepare` does. Writes nothing.
+
+        Raises:
+            ForeignTable, TableAltered: As in `DataTable.prepare`.
         """
-        return DeltaQuarantine(
-            self.quarantine_uri,
-            self.now,
-            typed or self.typed(),
-            landed_sequences=lambda: self.control.ledger(self.pipeline).landed_sequences(),
-            without_rows=lambda: self.control.summary(self.pipeline).sequences_without_rows(),
-        )
+        self.typed().state(self.pipeline, ())
+        QuarantineIndex(self.quarantine_uri).check(self.pipeline)
 
-    def pair(self, typed: DeltaDataTable | None = None) -> TypedTablePair:
-        """Return both as one data table. See `quarantine`."""
-        typed, flattens = typed or self.typed(), self.decode.flattens
-        return TypedTablePair(typed, self.quarantine(typed), self.typed, flattens=flattens)
+    def prepare(self, columns: Mapping[Part, FieldType]) -> None:
+        """Create missing tables, and add columns to the typed table.
+
+        Raises:
+            ForeignTable, TableAltered: As in `DataTable.prepare`.
+            EngineFailed: The change may have been committed. Repeating the call is safe.
+        """
+        self.typed(columns).prepare(self.pipeline)
+        QuarantineIndex(self.quarantine_uri).prepare(self.pipeline)

@@ -81,7 +81,7 @@ def newest_plans(ledger: Ledger, size: TableSize) -> tuple[int, int] | None:
     """Return the first and the last of the newest plans for a report; None without rows.
 
     Args:
-        ledger: The complete ledger of the typed table.
+        ledger: The complete ledger of the bronze pipeline.
         size: Size of the rows of the typed table.
     """
     left = size.records_within(_REPORTED_RECORDS, _REPORTED_BYTES)
@@ -101,8 +101,8 @@ def read_unnamed_fields(typed: str, first: int, last: int) -> UnnamedFields | No
 
     Args:
         typed: URI of the typed table.
-        first: Number of the first typed plan.
-        last: Number of the last typed plan.
+        first: Number of the first bronze plan.
+        last: Number of the last bronze plan.
 
     Raises:
         UnreadableFile, StorageFailure, DeltaLogDamaged: The table cannot be read.

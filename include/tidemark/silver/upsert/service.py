@@ -8,21 +8,33 @@ table, such as replays and undone plans, and a merge can rebuild it at any time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from tidemark.bronze.ingest.ledgers import read_checked_ledger
-from tidemark.bronze.ingest.protocols import ControlReader, DataLog
-from tidemark.core.events import EventKind
-from tidemark.core.table_state import TableChanges
-from tidemark.silver.typed.decoder import topic_ids_of
+from tidemark.bronze.ingest.protocols import ControlReader
+from tidemark.core.bookmark import Bookmark, OffsetList, TypedChanges
+from tidemark.core.following import (
+    PlansSince,
+    allowed,
+    by_topic_id,
+    listed_part,
+    read_since,
+    required,
+)
+from tidemark.core.ledger import Ledger
+from tidemark.core.offsets import SpanSet, difference_by_partition, size_of, union_by_partition
+from tidemark.core.publication import PublishRule
+from tidemark.delta.noted_commits import CommitRef, NotedTable, NotedVersion
+from tidemark.silver.typed.followed_tables import bookmark_of
 from tidemark.spec.decode import Part
 from tidemark.spec.fields import FieldType
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.upsert import (
+    LastMerge,
     MergePlan,
+    MergeScope,
     UpsertSpec,
     merge_scope,
     row_definition,
@@ -30,31 +42,6 @@ from tidemark.spec.upsert import (
 
 if TYPE_CHECKING:
     from tidemark.silver.upsert.table import DeltaUpsertTable
-
-
-class TypedLog(DataLog, Protocol):
-    """A typed table with the history that merges need."""
-
-    def columns(self) -> Mapping[Part, FieldType]:
-        """See `TypedTable.columns`."""
-        ...
-
-    def version_and_id(self) -> tuple[int, str]:
-        """Return the newest version and the Delta id of the table; (-1, "") if it is missing."""
-        ...
-
-    def commit_digest(self, version: int) -> str | None:
-        """Return what distinguishes the commit of a version from others; None if it is unknown."""
-        ...
-
-    def changes_since(self, version: int, digest: str | None) -> TableChanges | None:
-        """Return the changes of rows after a version; None if the log does not show them.
-
-        Args:
-            version: The version.
-            digest: Its `commit_digest` when it was read.
-        """
-        ...
 
 
 class Merger(Protocol):
@@ -80,103 +67,104 @@ class Upserts:
         spec: The pipeline of the typed table.
         upsert: The spec of the upsert table.
         control: The control table.
-        typed: The typed table.
+        typed: The typed table with the bookmarks of its commits.
+        columns: Returns the types of keys and values in the typed table.
         table: The upsert table.
     """
 
     spec: PipelineSpec
     upsert: UpsertSpec
     control: ControlReader
-    typed: TypedLog
+    typed: NotedTable
+    columns: Callable[[], Mapping[Part, FieldType]]
     table: DeltaUpsertTable
 
     def next(self) -> MergePlan | None:
         """Return the next merge; None if the table is up to date. Writes nothing, needs no JVM.
 
         Raises:
-            ForeignTable, TableAltered: The upsert table belongs to another pipeline or program.
-            HistoriesDiverge: The typed table and the control table have different histories.
+            ForeignTable, TableAltered: The typed table or the upsert table belongs to another
+                pipeline or program.
         """
-        version, table_id = self.typed.version_and_id()
-        columns = self.typed.columns()
-        if version < 0 or len(columns) < len(Part):
-            # No record with both a key and a value has been decoded, or the table was removed.
-            read_checked_ledger(self.control, self.spec.name, self.typed)
-            return None
-        # Read before the changes. If a copy replaces the typed table meanwhile, the next merge
-        # finds another commit and rebuilds the upsert table.
-        typed_commit = self.typed.commit_digest(version)
         # Read before the last merge. A rebuild that starts from an older state must not have the
         # transaction of one that starts from a newer state.
         upsert_version = self.table.version()
         last = self.table.last_merge(self.spec.origin)
-        # Read after the last merge, so that it has all offsets whose rows have been merged.
-        ledger = read_checked_ledger(self.control, self.spec.name, self.typed)
-        changes = self.typed.changes_since(last.typed_version, last.typed_commit) if last else None
-        appended = changes.appended if changes else ()
-        topics = {*topic_ids_of(ledger), *(plan.topic_id for plan in appended)}
-        incarnations = self._incarnations(topics, ledger.topic_id)
-        definition = row_definition(self.upsert, incarnations)
-        if last is None or last.definition != definition or not self.table.fits(columns):
-            changes = None
-        if changes is None:
-            last = None
-        elif not changes:
+        # Opened after the last merge was read, so that no rebuild goes back behind that merge.
+        typed, columns = self.typed.open(), self.columns()
+        has_columns = len(columns) == len(Part)
+        if typed is None:
             return None
-        landed = {topic_id: ledger.landed_of(topic_id) for topic_id in topics}
-        if upsert_version < 0 and not any(landed.values()):
+        if not has_columns and (upsert_version < 0 or typed.row_count() != 0):
+            # No record with both a key and a value has been decoded.
+            return None
+        definition = row_definition(self.upsert)
+        changes = changes_since(typed, last) if last else None
+        fits = not has_columns or self.table.fits(columns)
+        if last is None or last.definition != definition or not fits:
+            changes = None
+        elif changes == TypedChanges():
+            return None
+        known = self._known_plans(typed, changes)
+        incarnations = self._incarnations(typed, known)
+        if last is None or last.incarnations != incarnations or changes is None:
+            last, changes = None, None
+        if upsert_version < 0 and not incarnations:
             # Nothing has been decoded for the new table.
             return None
-        new_app_id = f"tidemark:{self.spec.origin}:upsert:{table_id}:{upsert_version}"
+        scope, withdrawn = self._scope(changes, known, incarnations)
+        new_app_id = f"tidemark:{self.spec.origin}:upsert:{typed.table_id}:{upsert_version}"
         return MergePlan(
-            scope=merge_scope(changes, landed, incarnations),
+            scope=scope,
             since=last.typed_version if last else None,
-            version=version,
-            changes=changes or TableChanges(),
+            version=typed.ref.version,
+            changes=changes or TypedChanges(),
+            withdrawn=withdrawn,
             incarnations=incarnations,
-            typed_commit=typed_commit,
+            # If a copy replaces the typed table meanwhile, the next merge finds another commit and
+            # rebuilds the upsert table.
+            typed_commit=typed.ref.digest,
             definition=definition,
             app_id=last.app_id if last else new_app_id,
             is_first=upsert_version < 0,
-            last_read=last.typed_version if last else self.table.last_read(table_id),
+            last_read=last.typed_version if last else self.table.last_read(typed.table_id),
         )
 
     def due_since(self, merge: MergePlan) -> datetime | None:
         """Return the time of the oldest change of the typed table that no merge has read.
 
         None for a rebuild without a change since the last merge, or if the last merge is unknown.
-        The control table does not record when a spec was changed or a table restored.
+        Nothing records when a spec was changed or a table restored.
         """
-        typed = self.spec.name
-        landed = self.control.recorded_at(typed, EventKind.LANDED)
-        undone = self.control.recorded_at(typed, EventKind.UNDONE)
-        changes = merge.changes
-        plans = {plan.sequence for plan in (*changes.appended, *changes.replaced)}
-        removed = {*changes.removed}
-        if merge.since is None and merge.last_read is not None:
-            # A rebuild lists no changes, so read the full ledger, which takes longer.
-            for number, record in self.control.ledger(typed).plans.items():
-                landing, undone_version = record.held_now, record.undone_version
-                if landing and landing.table_version > merge.last_read:
-                    plans.add(number)
-                # Before the first merge, a removal may be of an earlier typed table.
-                if undone_version is not None and undone_version > merge.last_read >= 0:
-                    removed.add(number)
-        times = [at for number, at in landed.items() if number in plans or merge.is_first]
-        times += [at for number, at in undone.items() if number in removed]
-        return min(times, default=None)
+        last = -1 if merge.is_first else merge.last_read
+        typed = self.typed.open() if last is not None else None
+        if typed is None or last is None:
+            return None
+        changes = [
+            at
+            for at, note in typed.notes_after(last)
+            # An unknown change counts as well.
+            if at and TypedChanges.of([Bookmark.from_metadata(note)]) != TypedChanges()
+        ]
+        return min(changes, default=None)
 
     def execute(self, merger: Merger) -> MergePlan | None:
         """Execute the next merge and return it; None if the table was up to date.
 
         Raises:
+            TableConflict: Another commit to the upsert table came first.
             EngineFailed: The merge may have been committed. Repeating the call is safe.
         """
         merge = self.next()
         if merge is None:
             return None
-        self.table.prepare(self.spec.origin, self.typed.columns())
-        merger.merge(merge)
+        columns = self.columns()
+        if len(columns) < len(Part):
+            # The typed table was emptied and has no columns that Spark could read.
+            self.table.clear(merge)
+        else:
+            self.table.prepare(self.spec.origin, columns)
+            merger.merge(merge)
         log.info(
             "merged pipeline=%s typed_version=%d scope=%s",
             self.spec.name,
@@ -185,10 +173,104 @@ class Upserts:
         )
         return merge
 
-    def _incarnations(self, topics: Collection[str], newest: str | None) -> tuple[str, ...]:
-        """Return topic ids, oldest first, ordered by the first plan of each."""
-        first: dict[str, int] = {}
-        if len(topics) > 1:
-            for record in self.control.ledger(self.spec.origin).plans.values():
-                first.setdefault(record.plan.topic_id, record.plan.sequence)
-        return tuple(sorted(topics, key=lambda each: (each == newest, first.get(each, 0), each)))
+    def _known_plans(self, typed: NotedVersion, changes: TypedChanges | None) -> _KnownPlans | None:
+        """Return the plans at the bookmark of the typed table; None if the bookmark is unknown."""
+        bookmark = bookmark_of(typed)
+        if bookmark is None:
+            return None
+        # Read before the plans, so that no plan is missing in both.
+        ledger = self.control.summary(self.spec.origin)
+        decoded = changes.decoded.plans if changes else SpanSet()
+        found = read_since(self.control, self.spec.origin, bookmark, bookmark.publish, decoded)
+        return None if found is None else _KnownPlans(ledger, found, bookmark.publish)
+
+    @staticmethod
+    def _incarnations(typed: NotedVersion, known: _KnownPlans | None) -> tuple[str, ...]:
+        """Return the topic ids of typed rows, oldest first."""
+        topic_ids = known.topic_ids() if known else set()
+        # An older ledger may lack the newest topic ids.
+        # fence: topic-ids-of-unknown-plans-are-read
+        if len(topic_ids) == 1 and typed.row_count() != 0:
+            return tuple(topic_ids)
+        return tuple(typed.topic_ids())
+
+    @staticmethod
+    def _scope(
+        changes: TypedChanges | None, known: _KnownPlans | None, incarnations: Sequence[str]
+    ) -> tuple[MergeScope, int]:
+        """Return which records a merge must read so that no row goes back to an older record.
+
+        Returns:
+            The records, and the number of offsets whose rows were removed and not decoded again.
+        """
+        if changes is None:
+            return MergeScope.ALL, 0
+        if known is None:
+            return MergeScope.KEYS, _size(changes.removed.spans)
+        new = known.listed(changes.decoded)
+        if changes.removed:
+            return MergeScope.KEYS, _size(_difference(changes.removed.spans, new))
+        return merge_scope(new, known.present(incarnations), incarnations), 0
+
+
+_ByTopicId: TypeAlias = Mapping[str, Mapping[int, SpanSet]]
+"""Offsets by topic id and partition."""
+
+
+def _union(some: _ByTopicId, others: _ByTopicId) -> _ByTopicId:
+    return {
+        topic_id: union_by_partition([some.get(topic_id, {}), others.get(topic_id, {})])
+        for topic_id in {**some, **others}
+    }
+
+
+def _difference(some: _ByTopicId, others: _ByTopicId) -> _ByTopicId:
+    return {
+        topic_id: difference_by_partition(spans, others.get(topic_id, {}))
+        for topic_id, spans in some.items()
+    }
+
+
+def _size(offsets: _ByTopicId) -> int:
+    return sum(map(size_of, offsets.values()))
+
+
+class _KnownPlans(NamedTuple):
+    """The plans at the bookmark of a typed table.
+
+    Attributes:
+        ledger: A later summary of the ledger.
+        found: The plans that have changed since the bookmark, and those of a list.
+        publish: The rule of the bookmark.
+    """
+
+    ledger: Ledger
+    found: PlansSince
+    publish: PublishRule
+
+    def topic_ids(self) -> set[str]:
+        """Return all topic ids of plans, at least those of typed rows."""
+        plans = (*self.ledger.plans.values(), *self.found.before.values())
+        settled = {topic_id for topic_id, _ in self.ledger.settled.landed}
+        return settled | {record.plan.topic_id for record in plans}
+
+    def listed(self, offsets: OffsetList) -> _ByTopicId:
+        """Return the offsets of a list. The numbers of its plans were read."""
+        plans = listed_part(required(self.found.before.values(), self.publish), offsets)
+        return _union(by_topic_id(plans), offsets.spans)
+
+    def present(self, topic_ids: Iterable[str]) -> _ByTopicId:
+        """Return the offsets that may have rows in the typed table."""
+        changed = by_topic_id(required(self.found.now.values(), PublishRule.ALWAYS))
+        before = by_topic_id(allowed(self.found.before.values(), self.publish))
+        landed = {topic_id: self.ledger.landed_of(topic_id) for topic_id in topic_ids}
+        return _union(_difference(landed, changed), before)
+
+
+def changes_since(typed: NotedVersion, merge: LastMerge) -> TypedChanges | None:
+    """Return the changes of a typed table since a merge read it; None if they are unknown."""
+    read = CommitRef(merge.typed_version, merge.typed_commit)
+    notes = typed.notes_since(read, over_changes=False)
+    if notes is None:
+        return None
+    return TypedChanges.of(Bookmark.from_metadata(note) for note in notes)

@@ -13,10 +13,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own docs use
 from pyspark.sql.types import StructType
 
-from tidemark.core.offsets import SpanSet, union_by_partition
+from tidemark.core.bookmark import OffsetList
 from tidemark.delta.errors import EngineFailed
 from tidemark.silver.typed.spark_frames import inner_names, quoted
-from tidemark.spark.conditions import at_offsets
+from tidemark.spark.conditions import any_of, at_offsets
 from tidemark.spark.failures import session_settings, spark_error
 from tidemark.spec.flattening import TOMBSTONE, VALUE, column_name, field_name
 from tidemark.spec.upsert import Deletes, Envelope, MergePlan, MergeScope, UpsertSpec
@@ -109,8 +109,7 @@ class SparkMerger:
             )
             source = source.withColumn(_REMOVED, F.coalesce(_REMOVED, F.lit(True)))
         else:
-            plans = [plan.sequence for plan in merge.changes.appended]
-            new = rows.where(F.col("plan_sequence").isin(plans))
+            new = rows.where(_in_list(merge.changes.decoded))
             source = self._newest_by_key(new, merge.incarnations)
         self._merge_source(source, has_all_records=merge.scope is MergeScope.KEYS)
 
@@ -139,18 +138,9 @@ class SparkMerger:
     def _changed_keys(self, merge: MergePlan) -> DataFrame:
         """Return the keys of added and removed rows, by partition."""
         new, changes = self._rows(merge.version), merge.changes
-        added = [plan.sequence for plan in (*changes.appended, *changes.replaced)]
-        by_topic: dict[str, Mapping[int, SpanSet]] = {}
-        for plan in changes.replaced:
-            by_topic[plan.topic_id] = union_by_partition(
-                [by_topic.get(plan.topic_id, {}), plan.spans()]
-            )
-        is_removed = F.col("plan_sequence").isin(list(changes.removed))
-        for topic_id, spans in by_topic.items():
-            is_removed = is_removed | at_offsets(topic_id, spans)
-        keys = new.where(F.col("plan_sequence").isin(added)).select("partition", "key")
-        if changes.replaced or changes.removed:
-            before = self._rows(merge.since or 0).where(is_removed)
+        keys = new.where(_in_list(changes.decoded)).select("partition", "key")
+        if changes.removed:
+            before = self._rows(merge.since or 0).where(_in_list(changes.removed))
             keys = keys.union(before.select("partition", "key"))
         return keys.distinct()
 
@@ -232,6 +222,13 @@ class SparkMerger:
             )
         finally:
             self._session.catalog.dropTempView(view)
+
+
+def _in_list(listed: OffsetList) -> Column:
+    """Return the condition of rows at the offsets of a list."""
+    plans = [F.col("plan_sequence").between(run.start, run.end - 1) for run in listed.plans]
+    offsets = [at_offsets(topic_id, spans) for topic_id, spans in listed.spans.items()]
+    return any_of([*plans, *offsets])
 
 
 def _assigned(columns: Mapping[str, str]) -> str:

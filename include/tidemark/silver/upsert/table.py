@@ -5,21 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deltalake import DeltaTable, Field, Schema
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    Field,
+    Schema,
+    Transaction,
+    write_deltalake,
+)
+from deltalake.exceptions import CommitFailedError
 
 from tidemark.delta.columns import BRONZE_SCHEMA, delta_type, nullable_column
 from tidemark.delta.commit_log import changes_no_rows, commits_with_metadata, history
+from tidemark.delta.copied_tables import for_writing
 from tidemark.delta.data_table import DataTableSnapshot, DeltaDataTable
 from tidemark.delta.delta_errors import translates_delta_errors
-from tidemark.delta.errors import TableAltered
+from tidemark.delta.errors import TableAltered, TableConflict
 from tidemark.delta.table_checks import check_owner, check_removals, field_types
-from tidemark.delta.table_io import open_if_exists
+from tidemark.delta.table_io import newest_table, open_if_exists
 from tidemark.silver.typed.columns import decoded_parts
 from tidemark.spec.decode import Part
 from tidemark.spec.fields import FieldType, Struct, inner_names, merged_type
 from tidemark.spec.flattening import OWN_COLUMNS, flattened
 from tidemark.spec.ref import PipelineKind, PipelineRef
-from tidemark.spec.upsert import Envelope, LastMerge, UpsertSpec
+from tidemark.spec.upsert import Envelope, LastMerge, MergePlan, UpsertSpec
 
 _SEARCHED_COMMITS = 50
 """Commits to search for the last two merges. Only maintenance commits are between merges."""
@@ -66,6 +75,7 @@ class DeltaUpsertTable:
             typed_version=newest["version"],
             typed_commit=newest.get("typed_commit"),
             definition=newest["definition"],
+            incarnations=tuple(newest["incarnations"]),
             app_id=newest["app_id"],
         )
 
@@ -128,6 +138,31 @@ class DeltaUpsertTable:
                 str(PipelineRef(pipeline, PipelineKind.UPSERT))
             )
 
+    def clear(self, merge: MergePlan) -> None:
+        """Execute a merge of a typed table without rows. Needs no Spark.
+
+        Raises:
+            TableConflict: Another commit came first.
+        """
+        import pyarrow as pa
+
+        table = newest_table(self._uri)
+        if (table.transaction_version(merge.app_id) or 0) >= merge.version:
+            return
+        try:
+            write_deltalake(
+                for_writing(table),
+                pa.schema(table.schema().to_arrow()).empty_table(),
+                mode="overwrite",
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(merge.app_id, merge.version)],
+                    custom_metadata={"userMetadata": merge.commit_metadata()},
+                    max_commit_retries=0,
+                ),
+            )
+        except CommitFailedError as refused:
+            raise TableConflict.of_version(self._uri, table.version()) from refused
+
     def version(self) -> int:
         """Return the newest version of the table; -1 if it is missing."""
         table = open_if_exists(self._uri)
@@ -152,7 +187,7 @@ class DeltaUpsertTable:
         if not merges:
             return None
         first = merges[-1]
-        shared = {name: first[name] for name in ("scope", "since", "plans", "undone")}
+        shared = {name: first[name] for name in ("scope", "since", "plans", "removed")}
         return {**shared, "typed_version": first["version"]}
 
     def _schema(self, columns: Mapping[Part, FieldType]) -> Any:
