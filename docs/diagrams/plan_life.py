@@ -67,14 +67,14 @@ STATES: Mapping[str, State] = {
 }
 TRANSITIONS = (
     Transition(None, "planned", "open", ["for a run, or for a chunk of a backfill"]),
-    Transition("open", "abandoned", "abandoned", ["by an operator", "or a decode"]),
+    Transition("open", "abandoned", "abandoned", ["by an operator"]),
     Transition(
         "open",
         "landed",
         "landed",
         ["the data table's log has the commit,", "every offset is accounted for"],
     ),
-    Transition("landed", "undo_started", "undoing", ["by an operator or a decode"]),
+    Transition("landed", "undo_started", "undoing", ["by an operator"]),
     Transition("undoing", "undone", "undone", ["its rows are removed"]),
     Transition("landed", "undone", "undone", ["a RESTORE", "removed the rows"], repair=True),
     Transition("undone", "landed", "landed", ["a RESTORE", "brought rows back"], repair=True),

@@ -85,9 +85,9 @@ def test_another_type_of_a_field_is_refused_with_the_difference(
 ) -> None:
     version = DeltaTable(table).version()
     other = typed(table, fields)
-    with pytest.raises(TableAltered, match="Plans cannot land"):
+    with pytest.raises(TableAltered, match="Tidemark cannot add rows"):
         other.state("events@typed", ())
-    with pytest.raises(TableAltered, match="Plans cannot land") as differs:
+    with pytest.raises(TableAltered, match="Tidemark cannot add rows") as differs:
         other.prepare("events@typed")
     assert difference in str(differs.value)
     assert DeltaTable(table).version() == version

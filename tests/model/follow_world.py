@@ -1,8 +1,7 @@
 """The world of derived tables: one ledger of events, and four Delta tables.
 
-This models the protocol of decision 28. It is not the code of the package, which still has the
-protocol of decision 17. The bronze side has only atomic transitions here, because
-`tests/model/world.py` checks its protocol.
+This models the protocol of decision 28, and does not use the code of the package. The bronze side
+has only atomic transitions here, because `tests/model/world.py` checks its protocol.
 
 A world has mutable fields with immutable values, so a copy is shallow. Each event and each commit
 has a digest over everything before it. So two logs with the same digest are the same log.

@@ -471,7 +471,7 @@ PUBLICATIONS = [
         world=restored,
         actors={"check": check(1, passes=True), "ops": rewind()},
         errors=REPAIRED,
-        floor=800,
+        floor=500,
         faults=1,
     ),
 ]
@@ -593,7 +593,7 @@ REPAIRS = [
         world=restored,
         actors={"one": rewind(), "two": rewind()},
         errors=REPAIRED,
-        floor=5_000,
+        floor=2_500,
         faults=0,
         # A search with two faults takes more than 10 GB of memory.
         more_faults=1,

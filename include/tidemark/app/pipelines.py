@@ -228,10 +228,12 @@ class Pipelines:
         """
         outcomes, refs = Outcomes(), []
         found = self._for_each_origin(lambda each: each.typed.prepare_decode(replay))
-        for name, has_work in outcomes.successes(found).items():
-            if has_work:
+        for name, prepared in outcomes.successes(found).items():
+            if prepared.needs_spark:
                 self.progress(f"{name}: records are left to decode")
                 refs.append(DecodeRef(pipeline=name, replay=replay))
+            elif prepared.done.removed:
+                outcomes.add(name, prepared.done.as_record())
             else:
                 outcomes.add(name, {"outcome": PlanOutcome.NOTHING.value})
         outcomes.extend(self.execute("decode", refs))

@@ -23,7 +23,7 @@ from tidemark.delta.noted_commits import NotedTable, NotedVersion
 from tidemark.delta.opened_tables import tables_opened_once
 from tidemark.quality.publication_service import HiddenOffsets
 from tidemark.silver.typed.followed_tables import NOTE, FollowPorts
-from tidemark.silver.typed.following import ClearedTable, Decodes
+from tidemark.silver.typed.following import ClearedTable, Decodes, Prepared
 from tidemark.silver.typed.quarantine_index import QuarantineIndex
 from tidemark.silver.typed.quarantine_record import QuarantinedRecord, with_bronze_rows
 from tidemark.silver.typed.schemas import (
@@ -65,8 +65,8 @@ class TypedPart:
         """The name of the table, such as `prices@typed`."""
         return self.spec.name
 
-    def prepare_decode(self, replay: Replay | None = None) -> bool:
-        """Do the work of a decode that needs no Spark; return whether records are left for Spark.
+    def prepare_decode(self, replay: Replay | None = None) -> Prepared:
+        """Do the work of a decode that needs no Spark. See `Decodes.prepare`.
 
         Args:
             replay: Records in quarantine to decode again first; None for no replay.

@@ -71,7 +71,7 @@ PHASES = {
     "plan": "planning {pipeline}",
     "ingest": "planning {pipelines}",
     "check": "reading the plans of {pipeline}",
-    "decode": "planning the decoding of {pipelines}",
+    "decode": "looking for records of {pipelines} to decode",
     "upsert": "planning the merges of {pipelines}",
     "topics list": "reading the topics of {connection}",
     "topics describe": "reading topic {topic}",

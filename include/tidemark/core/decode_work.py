@@ -23,12 +23,16 @@ class DecodeWork:
         replayed: Offsets to decode again.
         schemas: Ids of the records' schemas, ascending, by part.
         oversized: Ids of schemas that exceed a limit, by part. All other ids are unknown.
+        resolved: The offsets of the records with these schemas; None without schema ids.
+        earlier_spec: The spec of the newest bookmark when the work was found; None if unknown.
     """
 
     plans: SpanSet = field(default_factory=SpanSet)
     replayed: BatchOffsets = field(default_factory=dict)
     schemas: Mapping[str, Sequence[int]] = field(default_factory=dict)
     oversized: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    resolved: BatchOffsets | None = None
+    earlier_spec: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -248,7 +248,7 @@ class TableAltered(CaseTexts, TerminalError):
     def of_rule(cls, target: str, difference: str) -> Self:
         """The table has a rule that a landing does not check."""
         return cls(
-            finding=f"Plans cannot land in table {target}: {difference}.",
+            finding=f"Tidemark cannot add rows to table {target}: {difference}.",
             advice=(
                 "Revert the change with ALTER TABLE; the rows can stay. To end column mapping, use "
                 "SET TBLPROPERTIES ('delta.columnMapping.mode' = 'none'). To end partitioning, "
@@ -258,9 +258,9 @@ class TableAltered(CaseTexts, TerminalError):
 
     @classmethod
     def of_columns(cls, target: str, difference: str) -> Self:
-        """The table lacks columns of the rows that land in it, or has other types."""
+        """The table lacks columns of the rows to add, or has other types."""
         return cls(
-            finding=f"Plans cannot land in table {target}: {difference}.",
+            finding=f"Tidemark cannot add rows to table {target}: {difference}.",
             advice=(
                 "Revert the change of the table with ALTER TABLE. For a typed table, revert the "
                 "change of the schema in the spec, or decode all records again: `tidemark decode "
@@ -271,7 +271,7 @@ class TableAltered(CaseTexts, TerminalError):
 
     @classmethod
     def of_features(cls, target: str, features: tuple[str, ...]) -> Self:
-        """The table has table features that landings do not support.
+        """The table has table features that the writers do not support.
 
         Args:
             target: The table.
@@ -288,7 +288,7 @@ class TableAltered(CaseTexts, TerminalError):
             advice = f"Run ALTER TABLE delta.`{target}` with {drop}. The rows stay."
         named = ", ".join(features)
         return cls(
-            finding=f"Plans cannot land in table {target}: it has the table feature {named}.",
+            finding=f"Tidemark cannot add rows to table {target}: it has the feature {named}.",
             advice=advice,
         )
 

@@ -340,8 +340,8 @@ def test_a_quarantine_that_is_behind_is_a_state_until_the_next_decode(tmp_path: 
     status = app_of(tmp_path)().pipeline("events").report.status()
     assert [*status.unfinished.states()] == ["quarantined", "quarantine behind"]
     assert str([*status.unfinished.explain("events", NOW)][-1]) == (
-        "events: the quarantine lacks records of a decode that was stopped: "
-        "`tidemark decode events` adds them"
+        "events: the quarantine has not followed the typed table: "
+        "`tidemark decode events` completes it"
     )
     record = status.as_record()
     assert (record["typed_rows"], record["quarantined"]) == (3, 1)

@@ -242,7 +242,7 @@ def test_typed_rows_of_an_undone_plan_are_counted(lake: TypedLake) -> None:
 
 
 def test_bronze_rows_that_another_program_deleted_are_counted(lake: TypedLake) -> None:
-    """Their typed rows and open records stay."""
+    """Their typed rows and records in quarantine stay."""
     DeltaTable(lake.bronze.uri).delete('partition = 0 AND "offset" >= 3')
     found = lake.verifier.verify()
     found.check()

@@ -100,11 +100,11 @@ def test_a_table_never_has_values_in_both_layouts(lake: FramedLake, flattens_fir
     first = replace(FLAT, flattens=flattens_first, target=f"silver/first_{flattens_first}")
     other = replace(first, flattens=not flattens_first)
     lake.decode = first
-    lake.table.prepare(lake.spec.name)
+    lake.typed.prepare(lake.spec.name)
     lake.decode = other
     name = "tombstone" if flattens_first else "value"
     with pytest.raises(TableAltered, match=f"it has the column {name}"):
-        lake.table.prepare(lake.spec.name)
+        lake.typed.prepare(lake.spec.name)
 
 
 def test_unnamed_fields_are_kept_and_counted(lake: FramedLake) -> None:
@@ -115,8 +115,8 @@ def test_unnamed_fields_are_kept_and_counted(lake: FramedLake) -> None:
         6: {"colour": None},
     }
     plans = {row["plan_sequence"] for row in lake.rows().values()}
-    assert plans == {1}
-    found = read_unnamed_fields(str(lake.typed_uri), 1, 1)
+    assert plans == {1, 2}
+    found = read_unnamed_fields(str(lake.typed_uri), 1, 2)
     assert found is not None
     assert (found.records, found.names) == (2, {"colour": 2, "N": 1, "deep": 1})
 

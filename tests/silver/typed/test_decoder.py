@@ -137,7 +137,7 @@ def test_a_wrong_schema_is_corrected_by_a_decode_from_scratch(lake: TypedLake) -
     lake.run()
     value = PayloadSpec(format=Format.JSON, schema=Struct((("n", "long"),)))
     lake.decode, lake.broken = replace(DECODE, value=value), {1}
-    with pytest.raises(TableAltered, match="Plans cannot land"):
+    with pytest.raises(TableAltered, match="Tidemark cannot add rows"):
         lake.run()
     assert isinstance(lake.state().error, TableAltered)
     expected = ClearedTable(rows=4, offsets=4)

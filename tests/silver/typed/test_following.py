@@ -22,7 +22,7 @@ from tidemark.bronze.ingest.errors import DuplicateRows
 from tidemark.core import bookmark as bookmark_module
 from tidemark.core import decode_round
 from tidemark.core.bookmark import Bookmark
-from tidemark.core.decode_work import EVERY_PLAN, DecodeWork
+from tidemark.core.decode_work import EVERY_PLAN, Decoded, DecodeWork
 from tidemark.core.errors import HistoriesDiverge, OnlyCopy, TableBehindLedger, TidemarkError
 from tidemark.core.following import Batch, BatchOffsets, allowed, required
 from tidemark.core.offsets import Span, SpanSet
@@ -589,11 +589,12 @@ def test_a_replay_of_more_ranges_than_a_bookmark_lists_continues(
 
 
 def test_preparing_a_decode_does_the_work_without_records(follower: Follower) -> None:
-    assert follower.service.prepare()
+    assert follower.service.prepare() == (Decoded(), True)
     follower.decode()
-    assert not follower.service.prepare()
+    assert follower.service.prepare() == (Decoded(), False)
     follower.lake.bronze.undo.undo(2, "ops", "wrong")
-    assert not follower.service.prepare()
+    done, needs_spark = follower.service.prepare()
+    assert (done.removed, done.rounds, needs_spark) == (3, 1, False)
     assert {plan for plan, _, _ in follower.typed_rows()} == {1, 3}
     assert follower.entries() == []
     assert len(follower.requests) == 1
@@ -607,9 +608,9 @@ def test_preparing_a_replay_examines_all_of_its_ranges(
     follower.lake.broken = {1, 4}
     follower.decode()
     follower.lake.bronze.undo.undo(1, "ops", "wrong")
-    assert follower.service.prepare(at(1, (1, 2)) | at(2, (4, 5)))
+    assert follower.service.prepare(at(1, (1, 2)) | at(2, (4, 5))).needs_spark
     assert follower.entries() == [(2, 0, 4)]
-    assert not follower.service.prepare(at(1, (1, 2)))
+    assert not follower.service.prepare(at(1, (1, 2))).needs_spark
 
 
 def test_a_draft_of_a_replay_writes_nothing(follower: Follower) -> None:

@@ -22,7 +22,7 @@ class ValueTable(Protocol):
         """Return the rows in offset order."""
 
 
-class OpenRecords(Protocol):
+class QuarantineReader(Protocol):
     """Reads a quarantine."""
 
     def records_at(self, topic_id: str, partition: int, span: Span) -> Sequence[QuarantinedRecord]:
@@ -40,7 +40,7 @@ class DecodedTables:
     """
 
     typed: ValueTable
-    quarantine: OpenRecords
+    quarantine: QuarantineReader
     flattens: bool = False
 
 

@@ -366,7 +366,7 @@ class _PageReader:
         def quarantined_records() -> Sequence[QuarantinedRecord]:
             return tables.quarantine.records_at(topic_id, partition, span)
 
-        # In this order, a concurrent replay leaves no record in neither table.
+        # In this order, a record of a concurrent replay is in at least one of them.
         quarantined = self._attempt(PagePart.QUARANTINE, quarantined_records)
         typed = self._attempt(PagePart.TYPED, typed_rows)
         return DecodedRows(

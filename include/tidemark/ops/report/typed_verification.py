@@ -77,7 +77,7 @@ class TypedComparison:
         partition: Partition number.
         rows: Compared rows of the bronze table.
         typed: Those with a typed row.
-        quarantined: Those in quarantine, and no typed row.
+        quarantined: Those in quarantine, without a typed row.
         undecoded: Those that no decode has covered yet.
         hidden: Those that are not decoded, because a publication decision hides them or because
             they are not checked yet.

@@ -215,8 +215,8 @@ class UnfinishedWork:
             yield line(Reference(text=f"{records} in quarantine", pipeline=pipeline))
         if backlog.quarantine_behind:
             yield line(
-                "the quarantine lacks records of a decode that was stopped: "
-                f"`tidemark decode {pipeline}` adds them"
+                "the quarantine has not followed the typed table: "
+                f"`tidemark decode {pipeline}` completes it"
             )
         if self.blocked:
             yield line("a quality check blocked ", *_references(pipeline, self.blocked))

@@ -252,9 +252,12 @@ class FollowedTables:
                 compares=bool(present),
             )
         missing = found.missing(earlier, self.publish)
+        surplus = found.surplus(earlier, self.publish)
+        # Plans that were refused before any decode have no rows.
+        found_in = [each.offsets(surplus) for each in (typed, index and index.version) if each]
         return FollowState(
             undecoded=difference(missing, typed.offsets(missing)),
-            to_withdraw=found.surplus(earlier, self.publish),
+            to_withdraw=union(found_in),
             quarantine_behind=index is None or index.changes(typed) != [],
         )
 

@@ -20,7 +20,7 @@ from tidemark.core.bookmark import MAX_RUNS, Bookmark
 from tidemark.core.datafile import DataFile
 from tidemark.core.decode_round import cleared_bookmark
 from tidemark.core.decode_work import EVERY_PLAN, Decoded, DecodeRequest, DecodeWork
-from tidemark.core.errors import OnlyCopy, TidemarkError
+from tidemark.core.errors import OnlyCopy, TerminalError, TidemarkError
 from tidemark.core.following import (
     BatchOffsets,
     by_topic_id,
@@ -96,6 +96,18 @@ class ClearedTable:
         return asdict(self)
 
 
+class Prepared(NamedTuple):
+    """The result of the work that needs no Spark.
+
+    Attributes:
+        done: The changes.
+        needs_spark: Whether records are left for Spark.
+    """
+
+    done: Decoded
+    needs_spark: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decodes:
     """Decodes the bronze table of one pipeline.
@@ -121,20 +133,24 @@ class Decodes:
 
     # -- all of the work -------------------------------------------------------------------------
 
-    def prepare(self, replayed: BatchOffsets | None = None) -> bool:
-        """Do the work that needs no Spark; return whether records are left for Spark.
+    def prepare(self, replayed: BatchOffsets | None = None) -> Prepared:
+        """Do the work that needs no Spark, such as the removal of rows.
 
         Args:
             replayed: As for `run`.
 
+        Returns:
+            What was done, and whether records are left for Spark.
+
         Raises:
             SchemaConflict, RegistryFailure and so on: As for `next`.
         """
+        done = Decoded()
         for work in self._all_work(replayed):
             if work.plans:
-                return True
-            self.decode(work)
-        return False
+                return Prepared(done, needs_spark=True)
+            done += self.decode(work)
+        return Prepared(done, needs_spark=False)
 
     def run(self, replayed: BatchOffsets | None = None) -> Iterator[Decoded]:
         """Decode until no records are left; yield the changes of each round.
@@ -219,7 +235,16 @@ class Decodes:
                 schemas, waiting, wanted = ResolvedSchemas(), {}, {}
                 problems.append(unknown)
             problems += waiting.values()
-            wanted = {each: own for each, own in wanted.items() if each.sequence not in waiting}
+            # Records that failed before fail again without their schema, so their entries need not
+            # wait. One commit adds all entries: `run` would else find the same work for ever.
+            failed = lacking.keys() - look.chosen.keys() - again.keys()
+            if any(batch.sequence in waiting for batch in lacking.keys() - failed):
+                wanted, failed = union([look.chosen, again]), set()
+            wanted = {
+                each: own
+                for each, own in wanted.items()
+                if each.sequence not in waiting or each in failed
+            }
             # fence: plans-with-schema-conflicts-wait
             plans = plans.difference(SpanSet.of_numbers(waiting))
             # fence: decode-continues-after-schema-conflicts
@@ -241,12 +266,15 @@ class Decodes:
             replayed={each: spans for each, spans in again.items() if each in wanted},
             schemas={part.value: ids for part, ids in schemas.ids.items()},
             oversized={part.value: ids for part, ids in schemas.oversized.items()},
+            resolved=wanted if needs_schemas else None,
+            earlier_spec=look.step.earlier.spec if look.step.earlier else "",
         )
 
     def _look_or_prepare(self, plans: SpanSet, replayed: BatchOffsets) -> Look | None:
         """Return a look, after creating missing tables that are needed; None without tables."""
         look = self._tables.look(plans, replayed)
-        if look is not None or not self._tables.required():
+        # The typed table may have rows of undone plans, and only the quarantine be missing.
+        if look is not None or not (self._tables.required() or self.ports.typed.open()):
             return look
         self.ports.prepare({})
         return self._tables.look(plans, replayed)
@@ -303,7 +331,11 @@ class Decodes:
         """
         plans, replayed = work.plans, work.replayed
         for _ in range(most_rounds):
-            commit = retry_on_conflict(partial(self._commit, work, plans, replayed))
+            try:
+                commit = retry_on_conflict(partial(self._commit, work, plans, replayed))
+            except TerminalError:
+                yield from self._withdrawn()  # fence: rows-are-withdrawn-before-a-terminal-error
+                raise
             is_followed = self._follow(work, commit)
             if commit is None:
                 if is_followed:
@@ -317,14 +349,44 @@ class Decodes:
                 return
             replayed = {}
 
+    def _withdrawn(self) -> Iterator[Decoded]:
+        """Remove rows that are no longer published, although other records cannot be decoded.
+
+        They must not stay until an operator helps. Replaced rows stay until their new rows are
+        decoded, and other rows with them.
+        """
+        look = retry_on_conflict(lambda: self._tables.look(SpanSet(), {}))
+        surplus = by_topic_id(look.step.surplus) if look else {}
+        missing = by_topic_id(look.step.missing) if look else {}
+        is_replaced = any(
+            intersection_by_partition(spans, missing.get(topic_id, {}))
+            for topic_id, spans in surplus.items()
+        )
+        if not surplus or is_replaced:  # fence: replaced-rows-stay-until-their-new-rows
+            return
+        nothing = DecodeWork()
+        commit = retry_on_conflict(partial(self._commit, nothing, nothing.plans, {}))
+        self._follow(nothing, commit)
+        if commit is not None and commit.changes.removed:
+            yield commit.changes
+
     def _commit(self, work: DecodeWork, plans: SpanSet, replayed: BatchOffsets) -> _Commit | None:
         """Make one commit to the typed table; None if none is needed."""
         look = self._tables.look(plans, replayed)
         if look is None:
             return None
         step, (index, typed, bronze, _) = look.step, look.tables
+        specs = (self._tables.spec, work.earlier_spec)
+        # After a decode from scratch, the table has the columns of that spec.
+        # fence: decode-with-an-earlier-spec-commits-nothing
+        if work.earlier_spec is not None and step.earlier and step.earlier.spec not in specs:
+            raise ControlConflict(pipeline=self.spec.origin, event_number=step.earlier.event)
         again = step.replayed(replayed, look.chosen)
         decoded = union([look.chosen, again])
+        # Another process has cleared the table, for example. The next work has more schemas.
+        # fence: only-records-with-resolved-schemas-are-decoded
+        if work.resolved is not None and difference(decoded, work.resolved):
+            return None
         removed = union([step.surplus, again])
         before = _size_of_both(index.version.offsets(removed), decoded)
         files = self._decode(bronze, decoded, work, quarantined=before)
@@ -342,7 +404,7 @@ class Decodes:
             offsets=_size(decoded),
             records=sum(file.records for file in good) + failures,
             quarantined=failures,
-            removed=_size(step.surplus),
+            removed=_size(union(each.offsets(step.surplus) for each in (typed, index.version))),
             rounds=1,
             table_version=version,
         )

@@ -20,8 +20,8 @@ class FollowState:
     Attributes:
         undecoded: Published offsets that are in neither table, by bronze plan.
         to_withdraw: Decoded offsets that left the bronze table or its published view.
-        quarantine_behind: Whether the quarantine has to follow the typed table, because a decode
-            ended between its two commits.
+        quarantine_behind: Whether the quarantine has to follow the typed table: a decode ended
+            between its two commits, or the next decode compares.
         compares: Whether the next decode compares all offsets, because the bookmark is unknown.
     """
 

@@ -1,0 +1,195 @@
+"""Decodes beside other commands, and with lost tables: no wrong row, and no endless loop."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.follow_lake import Follower, at
+from tests.support.publication import record_decision
+from tests.support.registered_lake import MemoryRegistry, RegisteredLake
+from tests.support.registry import framed
+from tests.support.typed_lake import DECODE, FileDecoder, TypedLake
+from tidemark.core.datafile import DataFile, plan_folder
+from tidemark.core.decode_work import Decoded, DecodeRequest
+from tidemark.core.publication import PublicationStatus, PublishRule
+from tidemark.delta.errors import ControlConflict
+from tidemark.delta.storage import folder_of
+from tidemark.silver.typed.columns import typed_schema
+from tidemark.silver.typed.errors import TooManyQuarantined
+from tidemark.spark import parquet
+from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
+from tidemark.spec.fields import Struct
+
+pytestmark = pytest.mark.slow
+
+
+class UnknownIds(FileDecoder):
+    """Quarantines records whose schema ids are not in the request, as Spark does."""
+
+    def decode(self, request: DecodeRequest) -> Sequence[DataFile]:
+        known = request.schemas.get("value", ())
+        self.lake.broken = {
+            row["offset"]
+            for row in self.lake.bronze_rows()
+            if int.from_bytes(row["value"][1:5], "big") not in known
+        }
+        return super().decode(request)
+
+
+class SpecColumns(FileDecoder):
+    """Writes files with the columns of the spec, as Spark does."""
+
+    def _files(self, rows: Sequence[dict[str, Any]]) -> Sequence[DataFile]:
+        lake, schema = self.lake, pa.schema(typed_schema(self.lake.decode).to_arrow())
+        folder = plan_folder(1, uuid4())
+        (lake.typed_uri / folder).mkdir()
+        good = [{**row, "value": json.loads(row["value"])} for row in rows]
+        file = lake.typed_uri / folder / f"part-00000-{uuid4()}-c000.snappy.parquet"
+        pq.write_table(pa.Table.from_pylist(good, schema), file)
+        return parquet.data_files(*folder_of(str(lake.typed_uri)), folder)
+
+
+def once(step: str, act: Callable[[], object]) -> Callable[[str], None]:
+    """Return a `pause` that acts at the first of these steps."""
+    left = [act]
+
+    def pause(name: str) -> None:
+        if name == step and left:
+            left.pop()()
+
+    return pause
+
+
+def fields(*names: str) -> DecodeSpec:
+    """Return a spec with these fields of values."""
+    columns = Struct(tuple((name, "long") for name in names))
+    return replace(DECODE, value=PayloadSpec(format=Format.JSON, schema=columns))
+
+
+def test_a_decode_ends_if_only_some_lacking_entries_have_a_fitting_schema(tmp_path: Path) -> None:
+    """The quarantine is lost, and the registry knows one of its schemas by now: it does not fit.
+
+    The records failed before, so they go back to the quarantine, as do later failures.
+    """
+    registry = MemoryRegistry({1: {"id": "integer"}})
+    lake = RegisteredLake(tmp_path, registry=registry)
+    for schema_id in (1, 7, 8):
+        lake.land_objects(schema_id, {"id": 1})
+    follower = Follower(lake, UnknownIds(lake))
+    follower.decode()
+    shutil.rmtree(lake.quarantine_uri)
+    registry.fields[7] = {"id": "string"}
+    lake.land_objects(9, {"id": 2})
+    follower.decode()
+    assert lake.quarantined() == [(0, 1), (0, 2), (0, 3)]
+
+
+def test_rows_are_removed_without_a_quarantine_and_without_published_plans(tmp_path: Path) -> None:
+    lake = TypedLake(tmp_path)
+    lake.land_and_run(3)
+    shutil.rmtree(lake.quarantine_uri)
+    lake.bronze.undo.undo(1, "test", "a mistake")
+    lake.run()
+    assert lake.decoded() == []
+    lake.check()
+
+
+def test_a_decode_by_an_earlier_spec_commits_nothing_after_a_decode_from_scratch(
+    tmp_path: Path,
+) -> None:
+    """Its files lack the new column. The job reads the new spec when Airflow retries it."""
+    lake = TypedLake(tmp_path, decode=fields("id", "amt"))
+    record = {"id": 1, "amt": 2, "amount": 2}
+    lake.land_values([json.dumps(record).encode()])
+    new = copy.copy(lake)
+    new.decode = fields("id", "amount")
+    follower, other = Follower(lake, SpecColumns(lake)), Follower(new, SpecColumns(new))
+    follower.pause = once("decoded", other.clear)
+    with pytest.raises(ControlConflict):
+        follower.decode()
+    other.decode()
+    decoded: list[Any] = new.decoded()
+    assert decoded == [(0, 0, {"id": 1, "amount": 2})]
+    new.check()
+
+
+def test_a_replay_beside_a_decode_from_scratch_quarantines_no_other_records(tmp_path: Path) -> None:
+    """The replay knows only the schemas of its own records, not of the rest of their plan."""
+    registry = MemoryRegistry({1: {"id": "integer"}})
+    lake = RegisteredLake(tmp_path, registry=registry)
+    payloads = [(None, framed(schema_id, b'{"id": 1}')) for schema_id in (1, 1, 3)]
+    lake.bronze.land_payloads(payloads, 0)
+    follower, other = Follower(lake, UnknownIds(lake)), Follower(lake, UnknownIds(lake))
+    follower.decode()
+    assert lake.quarantined() == [(0, 2)]
+    registry.fields[3] = {"id": "integer"}
+
+    def from_scratch() -> None:
+        other.clear()
+        other.service.next()
+
+    follower.pause = once("decoded", from_scratch)
+    follower.decode(at(1, (2, 3)))
+    assert lake.quarantined() == []
+    lake.check()
+
+
+class Refusing(FileDecoder):
+    """Refuses all records."""
+
+    def decode(self, request: DecodeRequest) -> Sequence[DataFile]:  # noqa: ARG002
+        raise TooManyQuarantined(
+            pipeline="events", sequence=2, quarantined=3, records=3, allowed=0, reasons=()
+        )
+
+
+def test_replaced_rows_stay_although_their_new_rows_cannot_be_decoded(tmp_path: Path) -> None:
+    """Without both, the published offsets would be missing in the typed table."""
+    lake = TypedLake(tmp_path)
+    lake.land_and_run(3)
+    lake.bronze.land_again((0, 0, 2))
+    with pytest.raises(TooManyQuarantined):
+        Follower(lake, Refusing(lake)).decode()
+    assert len(lake.decoded()) == 3
+    lake.run()
+    lake.check()
+
+
+def test_rows_are_withdrawn_although_other_plans_cannot_be_decoded(tmp_path: Path) -> None:
+    lake = TypedLake(tmp_path)
+    lake.land_and_run(3)
+    lake.bronze.run(3)
+    lake.bronze.undo.undo(1, "test", "a mistake")
+    follower = Follower(lake, Refusing(lake))
+    with pytest.raises(TooManyQuarantined):
+        follower.decode()
+    assert lake.decoded() == []
+    lake.run()
+    lake.check()
+
+
+def test_offsets_that_were_never_decoded_are_not_to_be_removed(tmp_path: Path) -> None:
+    """A decode between a landing and its check raises no alarm."""
+    lake = TypedLake(tmp_path, publish=PublishRule.CHECKED)
+    for plan in (1, 2):
+        lake.bronze.run(3)
+        status = PublicationStatus.BLOCKED if plan == 2 else PublicationStatus.PUBLISHED
+        lake.run()
+        record_decision(lake.control, "events", plan, status)
+    lake.run()
+    lake.bronze.run(3)
+    lake.run()
+    record_decision(lake.control, "events", 3, PublicationStatus.BLOCKED)
+    assert lake.state().backlog.surplus == 0
+    assert sum(lake.decodes.run(), Decoded()).removed == 0
