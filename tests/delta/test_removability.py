@@ -179,7 +179,7 @@ def test_the_fix_of_a_table_feature_is_possible(tmp_path: Path, feature: str, ad
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [feature]}
     commit = lake.uri / "_delta_log" / f"{DeltaTable(lake.uri).version() + 1:020}.json"
     commit.write_text(json.dumps({"protocol": protocol}))
-    with pytest.raises(TableAltered, match="the table feature") as refused:
+    with pytest.raises(TableAltered, match="it has the feature") as refused:
         lake.undo.undo(1, *OPS)
     assert advice in refused.value.rendered("fix")
     assert ("DROP FEATURE" in refused.value.rendered("fix")) is (feature == "rowTracking")

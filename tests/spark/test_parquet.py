@@ -285,7 +285,7 @@ def test_a_table_with_a_feature_that_delta_rs_lacks_is_refused(table: Path) -> N
     features = ["appendOnly", "invariants", "rowTracking", "domainMetadata"]
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}
     commit_actions(table, {"protocol": protocol}, version=1)
-    with pytest.raises(TableAltered, match="the table feature domainMetadata, rowTracking"):
+    with pytest.raises(TableAltered, match="the feature domainMetadata, rowTracking"):
         DeltaDataTable(str(table)).prepare("events")
 
 
