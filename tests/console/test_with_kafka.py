@@ -148,6 +148,13 @@ def test_pages_of_kafka_have_brokers_watermarks_settings_and_the_pipelines_of_a_
     produce_values(broker.bootstrap, topic, 7)
     delete_records(admin, topic, before=2)
     client = console_of(tmp_path, broker.bootstrap)
+
+    def is_listed() -> bool:
+        """Whether the broker knows the new topic and its watermarks."""
+        rows = rows_of(client.get("/cluster").text, "Topics")
+        return any(row[:3] == [topic, "2", "5"] for row in rows)
+
+    wait_until(is_listed)
     page = client.get("/cluster").text
     (own,) = (row for row in rows_of(page, "Topics") if row[0] == topic)
     assert own == [topic, "2", "5", "0", "tides"]
