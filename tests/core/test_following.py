@@ -43,7 +43,6 @@ from tidemark.core.following import (
     allowed,
     claimed,
     compared_totals,
-    difference,
     first_ranges,
     listed_part,
     places_of,
@@ -52,7 +51,7 @@ from tidemark.core.following import (
     required,
 )
 from tidemark.core.ledger import Ledger, PlanRecord
-from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.offsets import Span, SpanSet, difference
 from tidemark.core.origins import RunOrigin
 from tidemark.core.plan import Plan
 from tidemark.core.publication import PublicationStatus, PublishRule

@@ -13,7 +13,7 @@ from tidemark.app.tables import BronzePart
 from tidemark.core.decode_work import Decoded
 from tidemark.core.errors import TidemarkError
 from tidemark.core.following import Batch, BatchOffsets
-from tidemark.core.offsets import size_of
+from tidemark.core.offsets import size_of_all
 from tidemark.core.parallel import result_or_error
 from tidemark.core.plan import Plan
 from tidemark.core.publication import PublishRule
@@ -156,8 +156,8 @@ class TypedPart:
         if self._decode.publish is PublishRule.CHECKED:
             hidden = BronzePart(self.adapters.spec, self.adapters).publication.hidden()
         return DecodeBacklog(
-            missing=_size(found.undecoded),
-            surplus=_size(found.to_withdraw),
+            missing=size_of_all(found.undecoded),
+            surplus=size_of_all(found.to_withdraw),
             unchecked=hidden.unchecked,
             refused=hidden.refused,
             quarantine_behind=found.quarantine_behind,
@@ -325,10 +325,6 @@ class TypedPart:
 
     def _schema_store(self) -> SchemaStore:
         return self.adapters.wrap("schemas", self.adapters.schema_store())
-
-
-def _size(offsets: BatchOffsets) -> int:
-    return sum(map(size_of, offsets.values()))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from tidemark.core.offsets import (
     SpanSet,
     span_lists,
     spans_by_partition,
-    union_by_partition,
+    union,
 )
 from tidemark.core.publication import PublishRule
 
@@ -48,13 +48,8 @@ class OffsetList:
 
     def union(self, other: Self) -> Self:
         """Return the offsets of both lists."""
-        topics = {**self.spans, **other.spans}
         return type(self)(
-            plans=self.plans.union(other.plans),
-            spans={
-                each: union_by_partition([self.spans.get(each, {}), other.spans.get(each, {})])
-                for each in topics
-            },
+            plans=self.plans.union(other.plans), spans=union([self.spans, other.spans])
         )
 
     def limited(self) -> Self | None:

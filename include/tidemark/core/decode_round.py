@@ -19,11 +19,9 @@ from tidemark.core.following import (
     allowed,
     by_topic_id,
     claimed,
-    difference,
-    intersection,
     required,
 )
-from tidemark.core.offsets import Span, SpanSet, size_of
+from tidemark.core.offsets import Span, SpanSet, difference, intersection, size_of
 from tidemark.core.publication import PublishRule
 
 

@@ -27,10 +27,10 @@ from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import (
     Span,
     SpanSet,
-    difference_by_partition,
+    difference,
     intersection_by_partition,
     spans_by_partition,
-    union_by_partition,
+    union,
 )
 from tidemark.core.plan_history import superseding_plans
 from tidemark.core.publication import PublishRule
@@ -129,40 +129,9 @@ def _published(record: PlanRecord) -> Mapping[int, SpanSet]:
     return intersection_by_partition(_landed(record), decision.spans)
 
 
-def difference(some: BatchOffsets, others: BatchOffsets) -> BatchOffsets:
-    """Return the offsets of `some` that are not in `others`."""
-    left = {
-        batch: difference_by_partition(spans, others.get(batch, {}))
-        for batch, spans in some.items()
-    }
-    return {batch: spans for batch, spans in left.items() if spans}
-
-
-def intersection(some: BatchOffsets, others: BatchOffsets) -> BatchOffsets:
-    """Return the offsets that are in `some` and in `others`."""
-    both = {
-        batch: intersection_by_partition(spans, others.get(batch, {}))
-        for batch, spans in some.items()
-    }
-    return {batch: spans for batch, spans in both.items() if spans}
-
-
-def union(parts: Iterable[BatchOffsets]) -> BatchOffsets:
-    """Return the offsets that are in at least one of the parts."""
-    found: dict[Batch, list[Mapping[int, SpanSet]]] = {}
-    for part in parts:
-        for batch, spans in part.items():
-            found.setdefault(batch, []).append(spans)
-    return {batch: union_by_partition(some) for batch, some in found.items()}
-
-
 def by_topic_id(*parts: BatchOffsets) -> Mapping[str, Mapping[int, SpanSet]]:
     """Return the offsets of all batches, by topic id and partition."""
-    found: dict[str, list[Mapping[int, SpanSet]]] = {}
-    for part in parts:
-        for batch, spans in part.items():
-            found.setdefault(batch.topic_id, []).append(spans)
-    return {topic_id: union_by_partition(some) for topic_id, some in found.items()}
+    return union({batch.topic_id: spans} for part in parts for batch, spans in part.items())
 
 
 def listed_part(offsets: BatchOffsets, listed: OffsetList | None) -> BatchOffsets:

@@ -11,7 +11,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Self
+from typing import Self, TypeVar
+
+_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -65,6 +67,39 @@ def intersection_by_partition(
     return {partition: spans for partition, spans in both.items() if spans}
 
 
+def union(
+    parts: Iterable[Mapping[_Key, Mapping[int, SpanSet]]],
+) -> Mapping[_Key, Mapping[int, SpanSet]]:
+    """Return the offsets that are in at least one of the parts, by key and partition.
+
+    Args:
+        parts: Offsets by topic id, by batch, or by another key.
+    """
+    found: dict[_Key, list[Mapping[int, SpanSet]]] = {}
+    for part in parts:
+        for key, spans in part.items():
+            found.setdefault(key, []).append(spans)
+    return {key: union_by_partition(some) for key, some in found.items()}
+
+
+def difference(
+    some: Mapping[_Key, Mapping[int, SpanSet]], others: Mapping[_Key, Mapping[int, SpanSet]]
+) -> Mapping[_Key, Mapping[int, SpanSet]]:
+    """Return the offsets of `some` that are not in `others`, without empty keys."""
+    left = {key: difference_by_partition(spans, others.get(key, {})) for key, spans in some.items()}
+    return {key: spans for key, spans in left.items() if spans}
+
+
+def intersection(
+    some: Mapping[_Key, Mapping[int, SpanSet]], others: Mapping[_Key, Mapping[int, SpanSet]]
+) -> Mapping[_Key, Mapping[int, SpanSet]]:
+    """Return the offsets that are in `some` and in `others`, without empty keys."""
+    both = {
+        key: intersection_by_partition(spans, others.get(key, {})) for key, spans in some.items()
+    }
+    return {key: spans for key, spans in both.items() if spans}
+
+
 def span_lists(spans: Mapping[int, SpanSet]) -> list[list[int]]:
     """Return plain values of offsets, for JSON: partition, start and end of each span."""
     return [[p, span.start, span.end] for p, some in sorted(spans.items()) for span in some]
@@ -73,6 +108,11 @@ def span_lists(spans: Mapping[int, SpanSet]) -> list[list[int]]:
 def size_of(spans: Mapping[int, SpanSet]) -> int:
     """Return the number of offsets in all partitions."""
     return sum(each.size for each in spans.values())
+
+
+def size_of_all(offsets: Mapping[_Key, Mapping[int, SpanSet]]) -> int:
+    """Return the number of offsets of all keys."""
+    return sum(map(size_of, offsets.values()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.core.datafile import DataFile
-from tidemark.core.following import Batch, BatchOffsets, BatchTotals, Totals, union
-from tidemark.core.offsets import Span, spans_by_partition, union_by_partition
+from tidemark.core.following import Batch, BatchOffsets, BatchTotals, Totals
+from tidemark.core.offsets import Span, spans_by_partition, union, union_by_partition
 from tidemark.delta import commit_log, row_queries
 from tidemark.delta.checked_commits import Change
 from tidemark.delta.copied_tables import for_writing

@@ -19,7 +19,7 @@ from tidemark.core.offsets import (
     SpanSet,
     difference_by_partition,
     intersection_by_partition,
-    size_of,
+    size_of_all,
     span_lists,
     union_by_partition,
 )
@@ -164,8 +164,8 @@ class Publication:
         # fence: unrecorded-replacement-is-unchecked
         unchecked += replaced.items()
         return HiddenOffsets(
-            unchecked=sum(map(size_of, _by_topic_id(unchecked).values())),
-            refused=sum(map(size_of, _by_topic_id(refused).values())),
+            unchecked=size_of_all(_by_topic_id(unchecked)),
+            refused=size_of_all(_by_topic_id(refused)),
         )
 
     def _replaced_unrecorded(self, ledger: Ledger) -> Mapping[str, Mapping[int, SpanSet]]:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from tidemark.core.bookmark import TypedChanges
-from tidemark.core.offsets import SpanSet, difference_by_partition, size_of
+from tidemark.core.offsets import SpanSet, difference_by_partition, size_of_all
 from tidemark.core.plain import record_of
 
 _PAYLOAD = "payload"
@@ -179,7 +179,7 @@ class MergePlan:
     def _changes_as_record(self) -> dict[str, Any]:
         return {
             "plans": self.changes.decoded.plans.numbers(),
-            "removed": sum(map(size_of, self.changes.removed.spans.values())),
+            "removed": size_of_all(self.changes.removed.spans),
         }
 
 

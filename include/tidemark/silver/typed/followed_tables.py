@@ -24,16 +24,13 @@ from tidemark.core.following import (
     by_topic_id,
     claimed,
     compared_totals,
-    difference,
-    intersection,
     listed_part,
     read_all,
     read_since,
     required,
-    union,
 )
 from tidemark.core.ledger import CheckedLedger
-from tidemark.core.offsets import SpanSet
+from tidemark.core.offsets import SpanSet, difference, intersection, union
 from tidemark.core.publication import PublishRule
 from tidemark.delta.errors import ControlConflict
 from tidemark.delta.noted_commits import NotedTable, NotedVersion

@@ -24,15 +24,12 @@ from tidemark.core.errors import OnlyCopy, TerminalError, TidemarkError
 from tidemark.core.following import (
     BatchOffsets,
     by_topic_id,
-    difference,
     first_ranges,
-    intersection,
     places_of,
     read_all,
     required,
-    union,
 )
-from tidemark.core.offsets import Span, SpanSet, intersection_by_partition, size_of
+from tidemark.core.offsets import Span, SpanSet, difference, intersection, size_of_all, union
 from tidemark.delta.conflicts import retry_on_conflict
 from tidemark.delta.errors import CommitConflict, ControlConflict
 from tidemark.delta.noted_commits import NotedVersion, RowChange
@@ -356,13 +353,10 @@ class Decodes:
         decoded, and other rows with them.
         """
         look = retry_on_conflict(lambda: self._tables.look(SpanSet(), {}))
-        surplus = by_topic_id(look.step.surplus) if look else {}
-        missing = by_topic_id(look.step.missing) if look else {}
-        is_replaced = any(
-            intersection_by_partition(spans, missing.get(topic_id, {}))
-            for topic_id, spans in surplus.items()
-        )
-        if not surplus or is_replaced:  # fence: replaced-rows-stay-until-their-new-rows
+        if look is None or not look.step.surplus:
+            return
+        # fence: replaced-rows-stay-until-their-new-rows
+        if _size_of_both(look.step.surplus, look.step.missing):
             return
         nothing = DecodeWork()
         commit = retry_on_conflict(partial(self._commit, nothing, nothing.plans, {}))
@@ -401,10 +395,12 @@ class Decodes:
         failures = sum(file.records for file in failed)
         changes = Decoded(
             plans=SpanSet.of_numbers({batch.sequence for batch in look.chosen}),
-            offsets=_size(decoded),
+            offsets=size_of_all(decoded),
             records=sum(file.records for file in good) + failures,
             quarantined=failures,
-            removed=_size(union(each.offsets(step.surplus) for each in (typed, index.version))),
+            removed=size_of_all(
+                union(each.offsets(step.surplus) for each in (typed, index.version))
+            ),
             rounds=1,
             table_version=version,
         )
@@ -504,7 +500,7 @@ class Decodes:
     ) -> Sequence[QuarantineEntry]:
         """Decode the records of a killed decoder again, for the reasons of their failures."""
         # These records were within the limit of the quarantine before.
-        files = self._decode(bronze, offsets, work, quarantined=_size(offsets))
+        files = self._decode(bronze, offsets, work, quarantined=size_of_all(offsets))
         failed = self.ports.index.entries_in([file for file in files if file.quarantined])
         known = {each.place for each in failed}
         decodable = [
@@ -558,7 +554,7 @@ class Decodes:
             raise OnlyCopy.of_bronze_rows(origin, missing)
         plans = read_all(ports.control, origin)
         bookmark = cleared_bookmark(plans, decode.publish, decode.fingerprint)
-        offsets = _size(required(plans.now.values(), decode.publish))
+        offsets = size_of_all(required(plans.now.values(), decode.publish))
         if typed is None or bookmark is None:
             return ClearedTable(rows=0, offsets=offsets)
         rows = typed.row_count()
@@ -590,7 +586,7 @@ class Decodes:
             offsets=wanted,
             schemas={part.value: ids for part, ids in schemas.ids.items()},
             oversized={part.value: ids for part, ids in schemas.oversized.items()},
-            quarantined=_size(wanted),
+            quarantined=size_of_all(wanted),
         )
         return request, schemas.columns
 
@@ -627,12 +623,4 @@ class Decodes:
 
 def _size_of_both(some: BatchOffsets, others: BatchOffsets) -> int:
     """Return the number of offsets that are in both, also in different plans."""
-    by_topic = by_topic_id(others)
-    return sum(
-        size_of(intersection_by_partition(spans, by_topic.get(topic_id, {})))
-        for topic_id, spans in by_topic_id(some).items()
-    )
-
-
-def _size(offsets: BatchOffsets) -> int:
-    return sum(map(size_of, offsets.values()))
+    return size_of_all(intersection(by_topic_id(some), by_topic_id(others)))

@@ -15,12 +15,9 @@ from tidemark.core.datafile import DataFile
 from tidemark.core.following import (
     Batch,
     BatchOffsets,
-    difference,
-    intersection,
     listed_part,
-    union,
 )
-from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.offsets import Span, SpanSet, difference, intersection, union
 from tidemark.delta import row_queries
 from tidemark.delta.data_table import DeltaDataTable
 from tidemark.delta.delta_errors import translates_delta_errors

@@ -24,7 +24,7 @@ from tidemark.core.following import (
     required,
 )
 from tidemark.core.ledger import Ledger
-from tidemark.core.offsets import SpanSet, difference_by_partition, size_of, union_by_partition
+from tidemark.core.offsets import SpanSet, difference, size_of_all, union
 from tidemark.core.publication import PublishRule
 from tidemark.delta.noted_commits import CommitRef, NotedTable, NotedVersion
 from tidemark.silver.typed.followed_tables import bookmark_of
@@ -206,33 +206,15 @@ class Upserts:
         if changes is None:
             return MergeScope.ALL, 0
         if known is None:
-            return MergeScope.KEYS, _size(changes.removed.spans)
+            return MergeScope.KEYS, size_of_all(changes.removed.spans)
         new = known.listed(changes.decoded)
         if changes.removed:
-            return MergeScope.KEYS, _size(_difference(changes.removed.spans, new))
+            return MergeScope.KEYS, size_of_all(difference(changes.removed.spans, new))
         return merge_scope(new, known.present(incarnations), incarnations), 0
 
 
 _ByTopicId: TypeAlias = Mapping[str, Mapping[int, SpanSet]]
 """Offsets by topic id and partition."""
-
-
-def _union(some: _ByTopicId, others: _ByTopicId) -> _ByTopicId:
-    return {
-        topic_id: union_by_partition([some.get(topic_id, {}), others.get(topic_id, {})])
-        for topic_id in {**some, **others}
-    }
-
-
-def _difference(some: _ByTopicId, others: _ByTopicId) -> _ByTopicId:
-    return {
-        topic_id: difference_by_partition(spans, others.get(topic_id, {}))
-        for topic_id, spans in some.items()
-    }
-
-
-def _size(offsets: _ByTopicId) -> int:
-    return sum(map(size_of, offsets.values()))
 
 
 class _KnownPlans(NamedTuple):
@@ -257,14 +239,14 @@ class _KnownPlans(NamedTuple):
     def listed(self, offsets: OffsetList) -> _ByTopicId:
         """Return the offsets of a list. The numbers of its plans were read."""
         plans = listed_part(required(self.found.before.values(), self.publish), offsets)
-        return _union(by_topic_id(plans), offsets.spans)
+        return union([by_topic_id(plans), offsets.spans])
 
     def present(self, topic_ids: Iterable[str]) -> _ByTopicId:
         """Return the offsets that may have rows in the typed table."""
         changed = by_topic_id(required(self.found.now.values(), PublishRule.ALWAYS))
         before = by_topic_id(allowed(self.found.before.values(), self.publish))
         landed = {topic_id: self.ledger.landed_of(topic_id) for topic_id in topic_ids}
-        return _union(_difference(landed, changed), before)
+        return union([difference(landed, changed), before])
 
 
 def changes_since(typed: NotedVersion, merge: LastMerge) -> TypedChanges | None:
