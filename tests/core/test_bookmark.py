@@ -42,6 +42,7 @@ bookmarks = st.builds(
     changes_quarantine=st.booleans(),
     spec=st.text(),
     decoded_by_spec=span_sets,
+    replaced_specs=st.lists(st.text()).map(tuple),
 )
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -60,6 +61,7 @@ METADATA = Bookmark(
     changes_quarantine=True,
     spec="0ab1",
     decoded_by_spec=SpanSet.of([Span(1, 3)]),
+    replaced_specs=("0ab0",),
 ).as_metadata()
 
 
@@ -81,6 +83,7 @@ def test_metadata_list_plan_numbers_as_runs() -> None:
         "changes_quarantine": True,
         "spec": "0ab1",
         "decoded_by_spec": [[1, 3]],
+        "replaced_specs": ["0ab0"],
     }
 
 
@@ -111,6 +114,7 @@ def test_other_values_are_no_bookmark(value: Any) -> None:
         ("changes_quarantine", None),
         ("spec", 5),
         ("decoded_by_spec", [[3, 1]]),
+        ("replaced_specs", [5]),
     ],
 )
 def test_a_bookmark_that_is_damaged_or_in_another_format_is_unknown(key: str, value: Any) -> None:

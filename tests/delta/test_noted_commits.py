@@ -19,6 +19,7 @@ from tests.support.file_lake import remove_old_commits
 from tidemark.core.datafile import DataFile
 from tidemark.core.following import Batch, BatchOffsets, Totals
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.delta import noted_commits
 from tidemark.delta.errors import TableAltered, TableConflict
 from tidemark.delta.noted_commits import CommitRef, NotedTable, NotedVersion, RowChange
 
@@ -351,7 +352,11 @@ def test_topic_ids_are_ordered_by_the_newest_plan_of_each(uri: str) -> None:
     assert opened(uri).topic_ids() == []
 
 
-def test_offsets_of_rows_are_returned_by_plan_and_topic(uri: str) -> None:
+@pytest.mark.parametrize("conditions", [1, 1_000])
+def test_offsets_of_rows_are_returned_by_plan_and_topic(
+    uri: str, monkeypatch: pytest.MonkeyPatch, conditions: int
+) -> None:
+    monkeypatch.setattr(noted_commits, "_MAX_CONDITIONS", conditions)
     append(uri)
     version = opened(uri)
     everything = batch(1, (0, 4)) | batch(1, (0, 4), topic_id="id-2") | batch(5, (50, 51))

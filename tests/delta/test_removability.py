@@ -12,8 +12,9 @@ from deltalake import DeltaTable
 from tests.support.disks import read_only
 from tests.support.file_lake import WEEK, FileLake, landed_lake
 from tests.support.file_merger import FileMerger
+from tests.support.follow_lake import Follower
 from tests.support.services import with_ports
-from tests.support.typed_lake import TypedLake
+from tests.support.typed_lake import FileDecoder, TypedLake
 from tests.support.upsert_lake import UpsertLake
 from tests.support.zombies import PortWithStep
 from tidemark.bronze.backfill.selection import select
@@ -137,16 +138,23 @@ def test_i1_typed_rows_return_after_an_undo_that_a_rewind_reverts(tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("table", ["typed_uri", "quarantine_uri"])
 def test_a_decode_removes_no_row_of_an_append_only_table(tmp_path: Path, table: str) -> None:
+    """Its status reports it, and no record is decoded for nothing."""
     lake = TypedLake(tmp_path, broken={1})
     for _ in range(2):
         lake.bronze.run(3)
         lake.run()
     uri = getattr(lake, table)
     forbid(uri)
+    assert lake.state().error is None
     lake.bronze.land_again((0, 0, 2))
+    follower = Follower(lake, FileDecoder(lake))
     with pytest.raises(TableAltered, match="cannot be removed") as refused:
-        lake.run()
+        follower.decode()
+    assert follower.requests == []
     assert "rewind" not in str(refused.value)
+    state = lake.state()
+    assert state.backlog.surplus == 2
+    assert isinstance(state.error, TableAltered)
     lake.bronze.undo.undo(2, *OPS)
     permit(uri)
     lake.run()

@@ -228,6 +228,7 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
     "tests/delta/test_removability.py": (
         ("only-possible-undos-begin", "I7", Drop(), "half_removed and undo"),
         ("replacement-of-removable-rows", "I7", Drop(), "half_removed and replacement"),
+        ("decode-of-removable-rows", "I7", Drop(), "append_only_table and typed_uri"),
     ),
     "tests/delta/test_row_removal.py": (
         ("files-with-removed-rows-are-rewritable", "I7", Never(), "cannot_be_replaced"),
@@ -275,6 +276,7 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
     ),
     "tests/silver/typed/test_following_beside.py": (
         ("decode-with-an-earlier-spec-commits-nothing", "I7", Never(), "earlier_spec"),
+        ("decode-with-a-replaced-spec-begins-nothing", "I7", Never(), "replaced_spec"),
         ("only-records-with-resolved-schemas-are-decoded", "I3", Never(), "replay_beside"),
         ("rows-are-withdrawn-before-a-terminal-error", "I7", Drop(), "are_withdrawn"),
         ("replaced-rows-stay-until-their-new-rows", "I3", Never(), "replaced_rows"),
@@ -311,6 +313,7 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
     ),
     "tests/silver/upsert/test_merges.py": (
         ("topic-ids-of-unknown-plans-are-read", "I1", Always(), "ledger_is_lost"),
+        ("renewal-follows-the-last-merge", "I4", Never(), "late_merge_without_changes"),
     ),
     "tests/silver/upsert/test_service.py": (
         ("keys-are-per-partition", "I1", Drop(), "newest_record and hard", True),

@@ -134,7 +134,10 @@ class TypedPart:
         refused = result_or_error(pipeline, lambda _: self._check_next())
         rows = result_or_error(pipeline, lambda _: self.tables.typed().row_count())
         counted = result_or_error(pipeline, lambda _: self.quarantine.count())
-        results = (refused, found, rows, counted)
+        removable = None
+        if not isinstance(found, TidemarkError) and found.to_withdraw:
+            removable = result_or_error(pipeline, lambda _: self.tables.check_removals())
+        results = (refused, found, removable, rows, counted)
         errors = [each for each in results if isinstance(each, TidemarkError)]
         for each in errors:
             if isinstance(each, ControlConflict):

@@ -7,7 +7,7 @@ the bookmark is unknown, the next decode compares all offsets of the typed table
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Self
@@ -26,6 +26,9 @@ MAX_RUNS = 1_000
 
 Each opening of the typed table reads the newest commits of its log, and so their bookmarks.
 """
+
+_MAX_SPECS = 100
+"""Maximum number of replaced specs in a bookmark."""
 
 _FORM = 1
 """Number of the metadata format. A bookmark in another format is unknown."""
@@ -99,6 +102,8 @@ class Bookmark:
         spec: Fingerprint of the spec by which the commit decoded.
         decoded_by_spec: Numbers of plans whose offsets were all decoded by this spec. Only
             comparisons of rows read it: a plan may be missing.
+        replaced_specs: Fingerprints of earlier specs by which no decode may continue, because the
+            table was decoded from scratch with another one since.
     """
 
     event: int
@@ -110,6 +115,12 @@ class Bookmark:
     changes_quarantine: bool
     spec: str = ""
     decoded_by_spec: SpanSet = field(default_factory=SpanSet)
+    replaced_specs: Sequence[str] = ()
+
+    def specs_replaced_by(self, spec: str) -> Sequence[str]:
+        """Return the replaced specs after a decode from scratch with a spec."""
+        found = dict.fromkeys((*self.replaced_specs, self.spec))
+        return tuple(each for each in found if each != spec)[-_MAX_SPECS:]
 
     def as_metadata(self) -> dict[str, Any]:
         """Return plain values for the metadata of a commit."""
@@ -124,6 +135,7 @@ class Bookmark:
             "changes_quarantine": self.changes_quarantine,
             "spec": self.spec,
             "decoded_by_spec": _run_lists(self.decoded_by_spec),
+            "replaced_specs": list(self.replaced_specs),
         }
 
     @classmethod
@@ -145,25 +157,24 @@ class Bookmark:
     def _parsed(cls, found: Any) -> Self:
         if _number(found["form"]) != _FORM:
             raise ValueError(f"expected format {_FORM}; got {found['form']}")
-        texts, changes_quarantine = (found["digest"], found["spec"]), found["changes_quarantine"]
-        if not all(isinstance(each, str) for each in texts) or not isinstance(
-            changes_quarantine, bool
-        ):
-            raise TypeError(f"expected two str and bool; got {texts} and {changes_quarantine!r}")
+        changes_quarantine = found["changes_quarantine"]
+        if not isinstance(changes_quarantine, bool):
+            raise TypeError(f"expected bool; got {changes_quarantine!r}")
         decoded, removed = (
             None if found[name] is None else OffsetList.parsed(found[name])
             for name in ("decoded", "removed")
         )
         return cls(
             event=_number(found["event"]),
-            digest=found["digest"],
+            digest=_text(found["digest"]),
             publish=PublishRule(found["publish"]),
             pending=_runs(found["pending"]),
             decoded=decoded,
             removed=removed,
             changes_quarantine=changes_quarantine,
-            spec=found["spec"],
+            spec=_text(found["spec"]),
             decoded_by_spec=_runs(found["decoded_by_spec"]),
+            replaced_specs=tuple(_text(each) for each in found["replaced_specs"]),
         )
 
 
@@ -224,6 +235,12 @@ def _spans(found: Any) -> Mapping[int, SpanSet]:
     return spans_by_partition(
         (_number(partition), Span(_number(start), _number(end))) for partition, start, end in found
     )
+
+
+def _text(found: Any) -> str:
+    if not isinstance(found, str):
+        raise TypeError(f"expected str; got {found!r}")
+    return found
 
 
 def _number(found: Any) -> int:

@@ -186,6 +186,7 @@ class DecodeRound:
             changes_quarantine=changes_quarantine,
             spec=self.spec,
             decoded_by_spec=self._decoded_by_spec(listed.plans),
+            replaced_specs=earlier.replaced_specs if earlier else (),
         )
 
     def _decoded_by_spec(self, decoded: SpanSet) -> SpanSet:
@@ -223,13 +224,16 @@ class DecodeRound:
         )
 
 
-def cleared_bookmark(found: PlansSince, publish: PublishRule, spec: str = "") -> Bookmark | None:
+def cleared_bookmark(
+    found: PlansSince, publish: PublishRule, spec: str = "", earlier: Bookmark | None = None
+) -> Bookmark | None:
     """Return the bookmark of a commit that removes all typed rows. All plans are pending in it.
 
     Args:
         found: Result of `read_all`.
         publish: The rule by which landed offsets are required.
         spec: Fingerprint of the spec by which records are decoded.
+        earlier: The newest bookmark of the typed table; None if it is unknown.
 
     Returns:
         None for a pipeline without events.
@@ -245,6 +249,7 @@ def cleared_bookmark(found: PlansSince, publish: PublishRule, spec: str = "") ->
         removed=None,
         changes_quarantine=True,
         spec=spec,
+        replaced_specs=earlier.specs_replaced_by(spec) if earlier else (),
     )
 
 

@@ -19,7 +19,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.core.datafile import DataFile
 from tidemark.core.following import Batch, BatchOffsets, BatchTotals, Totals
-from tidemark.core.offsets import Span, spans_by_partition, union, union_by_partition
+from tidemark.core.offsets import Span, intersection, spans_by_partition, union, union_by_partition
 from tidemark.delta import commit_log, row_queries
 from tidemark.delta.checked_commits import Change
 from tidemark.delta.copied_tables import for_writing
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _RECENT_COMMITS = 50
+_MAX_CONDITIONS = 1_000
+"""Maximum number of plans whose offsets are conditions of a query, which a query plans slowly."""
 
 
 class CommitRef(NamedTuple):
@@ -225,10 +227,11 @@ class NotedVersion:
         """Return the offsets of the rows by plan, of all rows or of those at given offsets."""
         if within == {} or not self._table.file_uris():
             return {}
-        condition = "true" if within is None else _condition_of(within)
-        return _batch_offsets(
+        condition = "true" if within is None else _condition_around(within)
+        found = _batch_offsets(
             query_rows(self._table, _ISLANDS.format(condition=condition), condition)
         )
+        return found if within is None else intersection(found, within)
 
     def totals(self) -> BatchTotals:
         """Return the totals of the rows by plan and partition."""
@@ -244,6 +247,10 @@ class NotedVersion:
     def row_count(self) -> int | None:
         """Return the number of rows; None if the files lack statistics."""
         return row_queries.row_count(self._table)
+
+    def check_removals(self) -> None:
+        """See `table_checks.check_removals`."""
+        check_removals(self._table, self._uri)
 
     def clear(self, note: object, columns: Schema, reasons: Mapping[str, str]) -> None:
         """Commit a note, remove all rows, and replace the columns.
@@ -411,6 +418,14 @@ def _condition_of(offsets: BatchOffsets) -> str:
             for batch, spans in sorted(offsets.items())
         ]
     )
+
+
+def _condition_around(offsets: BatchOffsets) -> str:
+    """Return an SQL condition of at least the rows of some plans at some offsets."""
+    if len(offsets) <= _MAX_CONDITIONS:
+        return _condition_of(offsets)
+    plans = [batch.sequence for batch in offsets]
+    return f"plan_sequence >= {min(plans)} AND plan_sequence <= {max(plans)}"
 
 
 _ISLANDS = """

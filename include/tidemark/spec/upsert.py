@@ -137,7 +137,7 @@ class MergePlan:
         definition: Definition of a row, as returned by `row_definition`.
         app_id: Application id of the merge's Delta transaction. A rebuild starts a new one, and the
             merges after it use it again.
-        is_first: Whether the upsert table does not exist yet.
+        upsert_version: Version of the upsert table before the merge; -1 without a table.
         last_read: Version of the typed table that the newest merge read, also before a rebuild.
             None if it is unknown; -1 if that merge read another typed table.
     """
@@ -151,8 +151,17 @@ class MergePlan:
     typed_commit: str | None
     definition: str
     app_id: str
-    is_first: bool = False
+    upsert_version: int
     last_read: int | None = None
+
+    @property
+    def is_renewal(self) -> bool:
+        """Whether no row of the typed table has changed since the last merge.
+
+        Such a merge changes no row. It only stores the later version of the typed table, because
+        the log of that table keeps the earlier one for a limited time.
+        """
+        return self.since is not None and not self.changes
 
     def as_rebuild(self) -> Self:
         """Return the same merge with all records as its scope.
@@ -164,7 +173,7 @@ class MergePlan:
 
     def commit_metadata(self) -> str:
         """Return the JSON that the commit of the merge stores, for the next merge and lineage."""
-        own = record_of(self, without={"changes", "is_first", "last_read", "withdrawn"})
+        own = record_of(self, without={"changes", "upsert_version", "last_read", "withdrawn"})
         return json.dumps({"merge": {**own, **self._changes_as_record()}})
 
     def as_record(self) -> dict[str, Any]:

@@ -210,6 +210,21 @@ def test_a_plan_whose_schema_does_not_fit_waits(follower: Follower) -> None:
     check(follower)
 
 
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_a_replay_reports_records_whose_schema_does_not_fit(
+    follower: Follower, *, is_idle: bool
+) -> None:
+    """It does so after other work. The records stay in quarantine, with their entries."""
+    follower.decode()
+    if not is_idle:
+        follower.lake.bronze.run(3)
+    follower.unreadable = [4]
+    with pytest.raises(SchemaConflict):
+        follower.decode(at(2, (4, 5)))
+    check(follower)
+    assert follower.entries() == [(2, 0, 4)]
+
+
 def test_all_plans_are_decoded_from_scratch(follower: Follower) -> None:
     follower.decode()
     follower.clear()

@@ -26,7 +26,7 @@ from tidemark.core.publication import PublicationStatus, PublishRule
 from tidemark.delta.errors import ControlConflict
 from tidemark.delta.storage import folder_of
 from tidemark.silver.typed.columns import typed_schema
-from tidemark.silver.typed.errors import TooManyQuarantined
+from tidemark.silver.typed.errors import SpecOutdated, TooManyQuarantined
 from tidemark.spark import parquet
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
 from tidemark.spec.fields import Struct
@@ -105,23 +105,49 @@ def test_rows_are_removed_without_a_quarantine_and_without_published_plans(tmp_p
     lake.check()
 
 
-def test_a_decode_by_an_earlier_spec_commits_nothing_after_a_decode_from_scratch(
-    tmp_path: Path,
-) -> None:
-    """Its files lack the new column. The job reads the new spec when Airflow retries it."""
+def two_specs(tmp_path: Path) -> tuple[Follower, Follower]:
+    """Return decoders of one record with an earlier and a newer spec."""
     lake = TypedLake(tmp_path, decode=fields("id", "amt"))
     record = {"id": 1, "amt": 2, "amount": 2}
     lake.land_values([json.dumps(record).encode()])
     new = copy.copy(lake)
     new.decode = fields("id", "amount")
-    follower, other = Follower(lake, SpecColumns(lake)), Follower(new, SpecColumns(new))
+    return Follower(lake, SpecColumns(lake)), Follower(new, SpecColumns(new))
+
+
+def values_of(follower: Follower) -> list[Any]:
+    found: list[Any] = follower.lake.decoded()
+    return [value for _, _, value in found]
+
+
+def test_a_decode_by_an_earlier_spec_commits_nothing_after_a_decode_from_scratch(
+    tmp_path: Path,
+) -> None:
+    """Its files lack the new column. The job reads the new spec when Airflow retries it."""
+    follower, other = two_specs(tmp_path)
     follower.pause = once("decoded", other.clear)
     with pytest.raises(ControlConflict):
         follower.decode()
     other.decode()
-    decoded: list[Any] = new.decoded()
-    assert decoded == [(0, 0, {"id": 1, "amount": 2})]
-    new.check()
+    assert values_of(other) == [{"id": 1, "amount": 2}]
+    other.lake.check()
+
+
+def test_a_decode_by_a_replaced_spec_begins_nothing(tmp_path: Path) -> None:
+    """It would add its own column again. Another decode from scratch returns to its spec."""
+    follower, other = two_specs(tmp_path)
+    follower.decode()
+    other.clear()
+    for use in (follower.decode, follower.service.check, lambda: follower.service.draft(at(1))):
+        with pytest.raises(SpecOutdated):
+            use()
+    other.decode()
+    assert values_of(other) == [{"id": 1, "amount": 2}]
+    follower.clear()
+    follower.decode()
+    assert values_of(follower) == [{"id": 1, "amt": 2}]
+    with pytest.raises(SpecOutdated):
+        other.decode()
 
 
 def test_a_replay_beside_a_decode_from_scratch_quarantines_no_other_records(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.file_lake import Payload, put_back
+from tests.support.file_lake import Payload, put_back, remove_old_commits
 from tests.support.plans import wanted
 from tests.support.registered_lake import MemoryRegistry
 from tests.support.registry import framed
@@ -84,6 +84,49 @@ def test_a_merge_that_waits_after_a_read_never_moves_a_row_back(
     lake.upserts.execute(lake.merger)
     lake.check()
     assert lake.visible()["k"] == "new"
+
+
+def test_a_merge_without_changes_keeps_the_version_that_was_read(lake: UpsertLake) -> None:
+    """Commits without rows follow in the typed table, and its log loses the earlier ones."""
+    lake.land_records(("a", "1"))
+    lake.merge()
+    before = lake.upserts.table.version()
+    for _ in range(2):
+        lake.bronze.undo.undo(lake.land_records(("b", "1")), "ops", "not meant")
+        lake.run()
+        assert lake.upserts.next() is None
+        assert lake.upserts.execute(lake.merger) is None
+    lake.upserts.execute(lake.merger)
+    assert lake.upserts.table.version() == before + 2
+    remove_old_commits(lake.typed_uri)
+    lake.land_records(("a", "2"))
+    merge = lake.merge()
+    assert merge is not None
+    assert merge.scope is MergeScope.NEW
+    lake.check()
+
+
+def test_a_late_merge_without_changes_does_not_cover_another(
+    lake: UpsertLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.land_records(("a", "1"))
+    lake.merge()
+    lake.bronze.undo.undo(lake.land_records(("b", "1")), "ops", "not meant")
+    lake.run()
+    renew = DeltaUpsertTable.renew
+
+    def late(table: DeltaUpsertTable, merge: MergePlan) -> None:
+        lake.land_records(("a", "2"))
+        lake.merge()
+        renew(table, merge)
+
+    monkeypatch.setattr(DeltaUpsertTable, "renew", late)
+    lake.upserts.execute(lake.merger)
+    lake.land_records(("a", "3"))
+    merge = lake.merge()
+    assert merge is not None
+    assert merge.scope is MergeScope.NEW
+    lake.check()
 
 
 @pytest.mark.slow

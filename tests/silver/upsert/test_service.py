@@ -432,6 +432,7 @@ def test_the_content_of_debeziums_envelope_becomes_the_row(
         typed_commit=None,
         definition="any",
         app_id="one",
+        upsert_version=0,
     )
     SparkMerger(lambda: spark, str(typed), str(uri), spec).merge(merge)
     found = {

@@ -65,6 +65,22 @@ class SchemaConflict(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class SpecOutdated(TransientError):
+    """A typed table was decoded from scratch with another spec since its decode with this one."""
+
+    pipeline: str
+
+    problem = (
+        "The spec of {pipeline!r} is outdated: its typed table was decoded from scratch with "
+        "another spec since."
+    )
+    fix = (
+        "Deploy the newer spec wherever this pipeline runs. To return to this spec, run `tidemark "
+        "decode PIPELINE --from-scratch --reason TEXT` with it. No record was decoded."
+    )
+
+
+@dataclass(kw_only=True, eq=False)
 class RegistryFailure(TidemarkError):
     """The schema registry did not return a schema, or report its id as unknown."""
 

@@ -34,7 +34,7 @@ from tidemark.core.offsets import SpanSet, difference, intersection, union
 from tidemark.core.publication import PublishRule
 from tidemark.delta.errors import ControlConflict
 from tidemark.delta.noted_commits import NotedTable, NotedVersion
-from tidemark.silver.typed.errors import SchemaConflict
+from tidemark.silver.typed.errors import SchemaConflict, SpecOutdated
 from tidemark.silver.typed.quarantine_index import EntryChange, OpenedIndex, QuarantineIndex
 from tidemark.silver.typed.schemas import ResolvedSchemas
 from tidemark.silver.typed.state import DecodeProgress, FollowState
@@ -159,6 +159,8 @@ class FollowedTables:
         """Open the tables; None if one is missing.
 
         Raises:
+            SpecOutdated: The typed table was decoded from scratch with another spec since it was
+                decoded with this one.
             ForeignTable: The typed table belongs to another pipeline.
             HistoriesDiverge: The bronze table and the control table diverge.
             DuplicateRows: The bronze table has more rows than landed in it.
@@ -167,6 +169,11 @@ class FollowedTables:
         ports = self.ports
         # Opened before their sources: a later look at a source shows at least what they contain.
         index, typed, bronze = ports.index.open(), ports.typed.open(), ports.bronze_rows.open()
+        earlier = bookmark_of(typed) if typed else None
+        # The table has the columns of a newer spec. This one would add its own again.
+        # fence: decode-with-a-replaced-spec-begins-nothing
+        if earlier is not None and self.spec in earlier.replaced_specs:
+            raise SpecOutdated(pipeline=self.pipeline)
         ledger = read_checked_ledger(
             ports.control,
             self.pipeline,
@@ -195,7 +202,7 @@ class FollowedTables:
 
         Raises:
             ControlConflict: Another process has recorded events meanwhile.
-            ForeignTable, HistoriesDiverge, DuplicateRows: As for `open`.
+            SpecOutdated, ForeignTable, HistoriesDiverge, DuplicateRows: As for `open`.
         """
         tables = self.open()
         if tables is None:

@@ -93,6 +93,24 @@ class ClearedTable:
         return asdict(self)
 
 
+class _Found(NamedTuple):
+    """Work, and the errors of plans that wait.
+
+    Attributes:
+        work: None if both tables are up to date.
+        problems: The errors.
+    """
+
+    work: DecodeWork | None
+    problems: Sequence[TidemarkError]
+
+    def work_or_raise(self) -> DecodeWork | None:
+        """Return the work; raise an error of a plan that waits if there is no other work."""
+        if self.work is None and self.problems:
+            raise self.problems[0]
+        return self.work
+
+
 class Prepared(NamedTuple):
     """The result of the work that needs no Spark.
 
@@ -175,13 +193,17 @@ class Decodes:
             replayed: As for `run`.
             done: Numbers of the plans that the caller has decoded meanwhile.
         """
-        left = replayed or {}
+        left, problems = replayed or {}, list[TidemarkError]()
         while left:
-            if (work := self.replay(left)) is not None:
-                yield work
+            found = self._replay(left)
+            problems += found.problems
+            if found.work is not None:
+                yield found.work
             left = difference(left, first_ranges(left, MAX_RUNS))
         while (work := self.next(SpanSet.of(done))) is not None:
             yield work
+        if problems:  # The records stay in quarantine, so no later work reports them.
+            raise problems[0]
 
     # -- work ------------------------------------------------------------------------------------
 
@@ -199,14 +221,16 @@ class Decodes:
         Raises:
             SchemaConflict: The schema of a waiting plan does not fit the typed table.
             RegistryFailure, SchemaReplaced: The schemas of the next plans are unknown.
+            SpecOutdated: The table was decoded from scratch with another spec meanwhile.
             ForeignTable: One of the tables belongs to another pipeline.
-            TableAltered: One of the tables has other columns than the spec.
+            TableAltered: One of the tables has other columns than the spec, or is for appends
+                only although rows have to be removed.
             HistoriesDiverge: The bronze table and the control table diverge.
             DuplicateRows: The bronze table has more rows than landed in it.
             CommitConflict: Concurrent processes were first, several times.
         """
         plans = EVERY_PLAN.difference(done or SpanSet())
-        return retry_on_conflict(lambda: self._next(plans, {}))
+        return retry_on_conflict(lambda: self._next(plans, {})).work_or_raise()
 
     def replay(self, offsets: BatchOffsets) -> DecodeWork | None:
         """Return the work that decodes offsets again, together with the next work.
@@ -214,16 +238,23 @@ class Decodes:
         The work has at most `MAX_RUNS` ranges to decode again. It omits offsets that belong in
         neither table, and plans whose schema does not fit the columns. Raises the errors of `next`.
         """
+        return self._replay(offsets).work_or_raise()
+
+    def _replay(self, offsets: BatchOffsets) -> _Found:
         chosen = first_ranges(offsets, MAX_RUNS)
         return retry_on_conflict(lambda: self._next(EVERY_PLAN, chosen))
 
-    def _next(self, plans: SpanSet, replayed: BatchOffsets) -> DecodeWork | None:
+    def _next(self, plans: SpanSet, replayed: BatchOffsets) -> _Found:
         problems = list[TidemarkError]()
         while True:
             look = self._look_or_prepare(plans, replayed)
             if look is None:
-                return None
+                return _Found(None, ())
             again = look.step.replayed(replayed, look.chosen)
+            if look.step.surplus or again:
+                # fence: decode-of-removable-rows
+                look.tables.typed.check_removals()
+                look.tables.quarantine.version.check_removals()
             lacking = self._lacking_entries(look)
             wanted = union([look.chosen, again, lacking])
             try:
@@ -250,15 +281,13 @@ class Decodes:
         if not wanted and not self._needs_commit(look, lacking):
             self.ports.check()
             self._renew(look)
-            if problems:
-                raise problems[0]
-            return None
+            return _Found(None, problems)
         for problem in problems:
             log.warning("plans wait pipeline=%s message=%s", self.spec.name, problem)
         self.ports.prepare(schemas.columns)
         own = SpanSet.of_numbers({batch.sequence for batch in wanted})
         needs_schemas = bool(self.spec.decoding().framed_parts)
-        return DecodeWork(
+        work = DecodeWork(
             plans=own if needs_schemas or not wanted else plans.union(own),
             replayed={each: spans for each, spans in again.items() if each in wanted},
             schemas={part.value: ids for part, ids in schemas.ids.items()},
@@ -266,6 +295,7 @@ class Decodes:
             resolved=wanted if needs_schemas else None,
             earlier_spec=look.step.earlier.spec if look.step.earlier else "",
         )
+        return _Found(work, problems)
 
     def _look_or_prepare(self, plans: SpanSet, replayed: BatchOffsets) -> Look | None:
         """Return a look, after creating missing tables that are needed; None without tables."""
@@ -324,7 +354,8 @@ class Decodes:
 
         Raises:
             TooManyQuarantined: More records fail than the spec allows.
-            ForeignTable, HistoriesDiverge, DuplicateRows, CommitConflict: As for `next`.
+            SpecOutdated, ForeignTable, HistoriesDiverge, DuplicateRows, CommitConflict: As for
+                `next`.
         """
         plans, replayed = work.plans, work.replayed
         for _ in range(most_rounds):
@@ -371,7 +402,7 @@ class Decodes:
             return None
         step, (index, typed, bronze, _) = look.step, look.tables
         specs = (self._tables.spec, work.earlier_spec)
-        # After a decode from scratch, the table has the columns of that spec.
+        # A decode from scratch before the first bookmark replaces no spec.
         # fence: decode-with-an-earlier-spec-commits-nothing
         if work.earlier_spec is not None and step.earlier and step.earlier.spec not in specs:
             raise ControlConflict(pipeline=self.spec.origin, event_number=step.earlier.event)
@@ -553,7 +584,8 @@ class Decodes:
         if missing != 0:  # fence: only-copy-is-not-cleared
             raise OnlyCopy.of_bronze_rows(origin, missing)
         plans = read_all(ports.control, origin)
-        bookmark = cleared_bookmark(plans, decode.publish, decode.fingerprint)
+        earlier = bookmark_of(typed) if typed else None
+        bookmark = cleared_bookmark(plans, decode.publish, decode.fingerprint, earlier)
         offsets = size_of_all(required(plans.now.values(), decode.publish))
         if typed is None or bookmark is None:
             return ClearedTable(rows=0, offsets=offsets)
@@ -594,8 +626,8 @@ class Decodes:
         """Raise the error that would refuse the next decode. Requests no schema, writes nothing.
 
         Raises:
-            ForeignTable, TableAltered, HistoriesDiverge, DuplicateRows, CommitConflict: As for
-                `next`.
+            SpecOutdated, ForeignTable, TableAltered, HistoriesDiverge, DuplicateRows,
+                CommitConflict: As for `next`.
         """
         self.ports.check()
         retry_on_conflict(self._tables.open)

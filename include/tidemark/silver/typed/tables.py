@@ -49,6 +49,11 @@ class TypedTables:
         self.typed().state(self.pipeline, ())
         QuarantineIndex(self.quarantine_uri).check(self.pipeline)
 
+    def check_removals(self) -> None:
+        """Raise `TableAltered` if one of the tables is for appends only."""
+        self.typed().check_removals()
+        self.entries().check_removals()
+
     def prepare(self, columns: Mapping[Part, FieldType]) -> None:
         """Create missing tables, and add columns to the typed table.
 

@@ -86,6 +86,11 @@ class Upserts:
             ForeignTable, TableAltered: The typed table or the upsert table belongs to another
                 pipeline or program.
         """
+        merge = self._next()
+        return None if merge is None or merge.is_renewal else merge
+
+    def _next(self) -> MergePlan | None:
+        """Return the next merge, which may be a renewal."""
         # Read before the last merge. A rebuild that starts from an older state must not have the
         # transaction of one that starts from a newer state.
         upsert_version = self.table.version()
@@ -104,7 +109,7 @@ class Upserts:
         if last is None or last.definition != definition or not fits:
             changes = None
         elif changes == TypedChanges():
-            return None
+            return _renewal(last, typed, upsert_version)
         known = self._known_plans(typed, changes)
         incarnations = self._incarnations(typed, known)
         if last is None or last.incarnations != incarnations or changes is None:
@@ -126,7 +131,7 @@ class Upserts:
             typed_commit=typed.ref.digest,
             definition=definition,
             app_id=last.app_id if last else new_app_id,
-            is_first=upsert_version < 0,
+            upsert_version=upsert_version,
             last_read=last.typed_version if last else self.table.last_read(typed.table_id),
         )
 
@@ -136,7 +141,7 @@ class Upserts:
         None for a rebuild without a change since the last merge, or if the last merge is unknown.
         Nothing records when a spec was changed or a table restored.
         """
-        last = -1 if merge.is_first else merge.last_read
+        last = merge.last_read if merge.upsert_version >= 0 else -1
         typed = self.typed.open() if last is not None else None
         if typed is None or last is None:
             return None
@@ -155,8 +160,11 @@ class Upserts:
             TableConflict: Another commit to the upsert table came first.
             EngineFailed: The merge may have been committed. Repeating the call is safe.
         """
-        merge = self.next()
+        merge = self._next()
         if merge is None:
+            return None
+        if merge.is_renewal:
+            self.table.renew(merge)
             return None
         columns = self.columns()
         if len(columns) < len(Part):
@@ -211,6 +219,24 @@ class Upserts:
         if changes.removed:
             return MergeScope.KEYS, size_of_all(difference(changes.removed.spans, new))
         return merge_scope(new, known.present(incarnations), incarnations), 0
+
+
+def _renewal(last: LastMerge, typed: NotedVersion, upsert_version: int) -> MergePlan | None:
+    """Return the merge that renews the last one; None if that read the newest version."""
+    if typed.ref.version == last.typed_version:
+        return None
+    return MergePlan(
+        scope=MergeScope.NEW,
+        since=last.typed_version,
+        version=typed.ref.version,
+        changes=TypedChanges(),
+        withdrawn=0,
+        incarnations=last.incarnations,
+        typed_commit=typed.ref.digest,
+        definition=last.definition,
+        app_id=last.app_id,
+        upsert_version=upsert_version,
+    )
 
 
 _ByTopicId: TypeAlias = Mapping[str, Mapping[int, SpanSet]]

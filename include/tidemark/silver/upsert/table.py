@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from deltalake import (
@@ -13,7 +14,7 @@ from deltalake import (
     Transaction,
     write_deltalake,
 )
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.delta.columns import BRONZE_SCHEMA, delta_type, nullable_column
 from tidemark.delta.commit_log import changes_no_rows, commits_with_metadata, history
@@ -138,6 +139,18 @@ class DeltaUpsertTable:
                 str(PipelineRef(pipeline, PipelineKind.UPSERT))
             )
 
+    def renew(self, merge: MergePlan) -> None:
+        """Execute a renewal, unless another commit came first; the next run tries again."""
+        table = newest_table(self._uri)
+        # fence: renewal-follows-the-last-merge
+        if table.version() != merge.upsert_version:
+            return
+        # Without it, the next merge may be a rebuild.
+        with suppress(DeltaError):
+            table.create_write_transaction(
+                [], "append", table.schema(), commit_properties=_properties(merge)
+            )
+
     def clear(self, merge: MergePlan) -> None:
         """Execute a merge of a typed table without rows. Needs no Spark.
 
@@ -154,11 +167,7 @@ class DeltaUpsertTable:
                 for_writing(table),
                 pa.schema(table.schema().to_arrow()).empty_table(),
                 mode="overwrite",
-                commit_properties=CommitProperties(
-                    app_transactions=[Transaction(merge.app_id, merge.version)],
-                    custom_metadata={"userMetadata": merge.commit_metadata()},
-                    max_commit_retries=0,
-                ),
+                commit_properties=_properties(merge),
             )
         except CommitFailedError as refused:
             raise TableConflict.of_version(self._uri, table.version()) from refused
@@ -195,6 +204,14 @@ class DeltaUpsertTable:
             return upsert_schema(columns, self._spec)
         except ValueError as missing:
             raise TableAltered.of_columns(self._uri, f"the typed table has no {missing}") from None
+
+
+def _properties(merge: MergePlan) -> CommitProperties:
+    return CommitProperties(
+        app_transactions=[Transaction(merge.app_id, merge.version)],
+        custom_metadata={"userMetadata": merge.commit_metadata()},
+        max_commit_retries=0,
+    )
 
 
 def version_of_merge(table: DataTableSnapshot, typed_version: int) -> int | None:
