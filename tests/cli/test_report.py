@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.support.browser import open_page
 from tests.support.commands import Command
@@ -187,6 +188,7 @@ def test_a_browser_shows_the_whole_page(
         "Published",
         "Undone and replaced",
         "Checks",
+        "Typed table",
         "In quarantine",
         "Trends",
     ]
@@ -225,7 +227,7 @@ def test_quarantined_records_are_counted_and_shown_without_content(
     assert (_SCRIPT in page.text, _SCRIPT in file.read_text()) == (True, False)
 
     quarantine = offline("report", "events", *PERIOD, "--json").json["quarantine"]
-    assert (quarantine["open"], quarantine["oldest_plan"], quarantine["reasons"]) == (
+    assert (quarantine["records"], quarantine["oldest_plan"], quarantine["reasons"]) == (
         25,
         2,
         [
@@ -234,6 +236,51 @@ def test_quarantined_records_are_counted_and_shown_without_content(
         ],
     )
     assert [each["offset"] for each in quarantine["examples"]] == [4, *range(10, 29)]
+
+
+@pytest.mark.slow
+def test_typed_rows_and_quarantine_account_for_every_landed_record(
+    offline: Command, tmp_path: Path
+) -> None:
+    """Another program deletes a typed row: the report names its plan, and how to find it."""
+    typed = home_typed_lake(tmp_path)
+    typed.land_and_run(3, 1)
+    typed.land_and_run(2)
+    typed.bronze.run(4)
+    waiting = "9 landed records = 4 typed rows + 1 record in quarantine + 4 records in neither"
+    printed = offline("report", "events", *PERIOD).out
+    assert f"typed table: {waiting} (4 offsets to decode)" in printed.splitlines()
+    record = offline("report", "events", *PERIOD, "--json").json["typed"]
+    assert (record["undecoded"], record["unaccounted"], record["plans"]) == (4, 0, None)
+
+    typed.run()
+    equation = "9 landed records = 8 typed rows + 1 record in quarantine"
+    assert f"typed table: {equation}" in offline("report", "events", *PERIOD).out.splitlines()
+    assert equation in Page(report_file(offline, tmp_path, *PERIOD)).text
+    record = offline("report", "events", *PERIOD, "--json").json["typed"]
+    assert record["typed_rows"] + record["quarantined"] == record["records"] == 9
+    assert record["unaccounted"] == 0
+    assert record["plans"] == [
+        {"plan": 1, "records": 3, "typed_rows": 2, "quarantined": 1},
+        {"plan": 2, "records": 2, "typed_rows": 2, "quarantined": 0},
+        {"plan": 3, "records": 4, "typed_rows": 4, "quarantined": 0},
+    ]
+
+    DeltaTable(typed.typed_uri).delete('"offset" = 3')
+    problem = "1 landed record is neither in the typed table nor in quarantine"
+    printed = offline("report", "events", *PERIOD).out
+    remedy = "`tidemark verify events` finds the difference"
+    assert f"typed table: {problem}: {remedy}" in printed.splitlines()
+    assert ", 1 record not accounted for in the typed table" in printed
+    assert printed_rows(printed, "Typed rows and quarantine differ from landed records") == [
+        ["2", "2", "1", "0"]
+    ]
+    page = Page(report_file(offline, tmp_path, *PERIOD)).text
+    assert f"{problem}. {remedy.replace('`', '')}." in page
+    assert "plan records typed rows in quarantine 2 2 1 0" in page
+    assert [str(each) for each in typed.verifier.verify().first] == [
+        "missing topic events partition 0 offset 3 (plan 2)"
+    ]
 
 
 @pytest.mark.slow

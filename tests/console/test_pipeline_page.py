@@ -409,6 +409,23 @@ def test_a_line_of_the_status_links_to_its_plans_and_to_the_quarantine(tmp_path:
     assert "a quality check blocked plans 1 , 2" in text_of(page)
 
 
+def test_the_page_accounts_for_every_landed_record(tmp_path: Path) -> None:
+    """A typed row that another program deleted is a problem."""
+    typed = home_typed_lake(tmp_path)
+    typed.land_and_run(3, 1)
+    page = text_of(console_of(tmp_path).get("/pipelines/events").text)
+    assert "records landed 3" in page
+    assert "typed rows 2 quarantine 1" in page
+    assert "Typed table: 3 landed records = 2 typed rows + 1 record in quarantine." in page
+    assert "neither" not in page
+    DeltaTable(typed.typed_uri).delete('"offset" = 2')
+    page = text_of(console_of(tmp_path).get("/pipelines/events").text)
+    assert (
+        "1 landed record is neither in the typed table nor in quarantine: "
+        "tidemark verify events finds the difference"
+    ) in page
+
+
 def test_the_table_of_offsets_has_the_lag_of_each_partition(lake: FileLake, tmp_path: Path) -> None:
     """It is open while there is a lag. Bars come from the coverage, lags from the status."""
 

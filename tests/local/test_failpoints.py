@@ -170,7 +170,7 @@ def test_an_unknown_fail_point_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_every_port_has_fail_points() -> None:
     """Each Protocol of the services that write is one of PORTS, or part of one."""
-    reports = ("cluster", "decoded_rows", "records", "typed_rows")
+    reports = ("cluster", "decoded_rows", "records", "service", "typed_rows")
     only_read = {f"tidemark.ops.report.{name}" for name in reports}
     only_read |= {
         f"tidemark.silver.typed.{name}" for name in ("quarantine_record", "replay_preview")

@@ -103,8 +103,7 @@ class ReportPart:
             history=self.adapters.check_results,
             publication=BronzePart(self.adapters.spec, self.adapters).publication,
             masked=self.adapters.masked_columns(),
-            quarantine=self.typed.quarantine.records if self.typed else None,
-            unnamed_fields=self.typed.unnamed_fields if self.typed else lambda: None,
+            typed=self.typed,
             now=self.adapters.now,
         )
         until = until or self.adapters.now()

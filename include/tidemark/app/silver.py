@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from tidemark.app.tables import BronzePart
 from tidemark.core.decode_work import Decoded
 from tidemark.core.errors import TidemarkError
 from tidemark.core.following import Batch, BatchOffsets
-from tidemark.core.offsets import size_of_all
+from tidemark.core.offsets import Span, size_of_all
 from tidemark.core.parallel import result_or_error
 from tidemark.core.plan import Plan
 from tidemark.core.publication import PublishRule
@@ -183,6 +183,11 @@ class TypedPart:
         batch = {Batch(plan.sequence, plan.topic_id): plan.spans()}
         tables = NotedTable(self._uri, NOTE), NotedTable(self.tables.quarantine_uri, NOTE)
         return any(version.offsets(batch) for each in tables if (version := each.open()))
+
+    def rows_by_plan(self, plans: Span) -> Mapping[Batch, int]:
+        """Return the number of rows of some plans. Reads only files that may have their rows."""
+        version = self.noted.open()
+        return version.rows_by_plan(plans) if version else {}
 
     def unnamed_fields(self, plans: tuple[int, int] | None = None) -> UnnamedFields | None:
         """Return the fields that the schema does not name.

@@ -75,7 +75,8 @@ def report(
     """Print a report for the owner of a pipeline's data: landed records and their completeness.
 
     The report accounts for every offset of the period. It also contains the published plans, the
-    results of rules, undone plans, the quarantine and unnamed fields. The default period is the
+    results of rules, undone plans, the quarantine and unnamed fields. For a typed table, it
+    compares the landed records with the typed rows and the quarantine. The default period is the
     last 30 days. The file of --output also contains the offsets of each partition and trends, and
     loads no other file.
 
@@ -160,6 +161,10 @@ def _print(found: PipelineReport) -> None:
             f"not counted here: {counted(others, 'plan')} of the period that read an earlier "
             "topic, before it was recreated"
         )
+    if found.typed:
+        out.print(f"typed table: {found.typed.equation()}")
+        if found.typed_problem:
+            out.print(f"typed table: {found.typed_problem}: {found.typed.remedy}")
     if unnamed := found.unnamed_fields:
         text = unnamed_text(found.as_record())
         newest = f"newest {counted(unnamed.decoded, 'decoded record')}"
@@ -191,6 +196,14 @@ def _print(found: PipelineReport) -> None:
                 f"by {listed('plan', each.replaced_by)}" if each.replaced_by else each.reason,
             )
             for each in found.removed
+        ],
+    )
+    _print_some(
+        "Typed rows and quarantine differ from landed records",
+        ("plan", "records", "typed rows", "in quarantine"),
+        [
+            (each.plan, each.records, each.typed_rows, each.quarantined)
+            for each in found.differing_plans
         ],
     )
     _print_some(

@@ -15,6 +15,7 @@ from tidemark.console.plan_details import publication_statuses
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
 from tidemark.core.plan import PlanRef
+from tidemark.delta.opened_tables import tables_opened_once
 from tidemark.ops.report.page import report_values
 from tidemark.quality.check_results import CheckAttempt, CheckResult
 from tidemark.quality.checks import BUILT_IN_CHECKS
@@ -66,6 +67,7 @@ def checks(context: PageContext, name: str, before: int | None) -> Page:
     )
 
 
+@tables_opened_once()
 def report(context: PageContext, name: str, days: int) -> Page:
     """The owner's report of the last days, or its command if the page would take too long."""
     pipeline = context.pipeline(name)

@@ -244,6 +244,13 @@ class NotedVersion:
             found.setdefault(batch, {})[partition] = Totals(**row)
         return found
 
+    def rows_by_plan(self, plans: Span) -> Mapping[Batch, int]:
+        """Return the number of rows of each plan with a number in a span."""
+        condition = f"plan_sequence >= {plans.start} AND plan_sequence < {plans.end}"
+        sql = _ROWS_BY_PLAN.format(condition=condition)
+        found = query_rows(self._table, sql, condition) if self._table.file_uris() else ()
+        return {Batch(row["plan_sequence"], row["topic_id"]): row["rows"] for row in found}
+
     def row_count(self) -> int | None:
         """Return the number of rows; None if the files lack statistics."""
         return row_queries.row_count(self._table)
@@ -438,6 +445,11 @@ _ISLANDS = """
     GROUP BY plan_sequence, topic_id, partition, island
 """
 
+
+_ROWS_BY_PLAN = """
+    SELECT plan_sequence, topic_id, count(*) AS rows FROM t WHERE {condition}
+    GROUP BY plan_sequence, topic_id
+"""
 
 _TOTALS = """
     SELECT plan_sequence, topic_id, partition, count(*) AS rows,

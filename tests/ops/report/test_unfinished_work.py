@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.support.plans import MemoryPipeline, make_spec, wanted
 from tests.support.services import NOW, with_ports
 from tests.support.typed_job import NoRows
 from tests.support.typed_lake import DECODE, TypedLake, home_typed_lake
+from tidemark.app.silver import TypedPart
 from tidemark.bronze.backfill.errors import BackfillAhead
 from tidemark.bronze.backfill.selection import select
 from tidemark.bronze.backfill.service import Backfills
@@ -32,7 +34,7 @@ from tidemark.ops.report.errors import PlanStuck, QuarantineTooLarge, RowsToWith
 from tidemark.ops.report.status import PipelineStatus, pipeline_status
 from tidemark.ops.report.unfinished_work import UnfinishedWork, UnfinishedWorkReader
 from tidemark.silver.typed.quarantine_index import QuarantineIndex
-from tidemark.silver.typed.state import TypedState
+from tidemark.silver.typed.state import DecodeBacklog, TypedState
 from tidemark.spec.model import AlarmRules
 from tidemark.spec.upsert import MergeScope
 
@@ -350,6 +352,42 @@ def test_a_quarantine_that_is_behind_is_a_state_until_the_next_decode(tmp_path: 
     record = app_of(tmp_path)().pipeline("events").report.status().as_record()
     assert record["typed_rows"] + record["quarantined"] == record["records"] == 5
     assert record["quarantine_behind"] is False
+
+
+def test_a_typed_row_that_another_program_deleted_is_a_state(tmp_path: Path) -> None:
+    """Nothing waits, and the next decode would not add the row."""
+    lake = home_typed_lake(tmp_path)
+    lake.land_and_run(3)
+    DeltaTable(lake.typed_uri).delete('"offset" = 1')
+    status = app_of(tmp_path)().pipeline("events").report.status()
+    assert status.unfinished.typed.backlog == DecodeBacklog()
+    assert "unaccounted" in replace(status, kafka_error=None, problem=None).state
+    assert str(next(status.explain(NOW))) == (
+        "events: 1 landed record is neither in the typed table nor in quarantine: "
+        "`tidemark verify events` finds the difference"
+    )
+
+
+def test_rows_of_a_plan_that_is_decoded_during_the_read_are_no_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status read the ledger before the plan landed, and the typed table afterwards."""
+    lake = home_typed_lake(tmp_path)
+    lake.land_and_run(3)
+    state, plans = TypedPart.state, [2]
+
+    def after_a_decode(part: TypedPart) -> TypedState:
+        # A thread opens its own tables, as another process does.
+        with ThreadPoolExecutor(max_workers=1) as others:
+            while plans:
+                others.submit(lake.land_and_run, plans.pop()).result()
+        return state(part)
+
+    monkeypatch.setattr(TypedPart, "state", after_a_decode)
+    status = app_of(tmp_path)().pipeline("events").report.status()
+    assert (status.records, status.unfinished.typed.rows) == (5, 5)
+    assert "RowsToWithdraw" not in names(status)
+    assert "unaccounted" not in status.state
 
 
 def test_withdrawn_rows_are_an_alarm_until_the_typed_and_the_upsert_table_lack_them(

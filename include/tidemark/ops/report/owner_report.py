@@ -12,6 +12,7 @@ from tidemark.core.plain import plain, record_of
 from tidemark.core.publication import NOT_CHECKED
 from tidemark.ops.report.certificate import Certificate
 from tidemark.ops.report.removed_rows import RemovedRows
+from tidemark.ops.report.typed_account import PlanAccount, TypedAccount
 from tidemark.quality.check_results import CheckedPlan, CheckResult, Example, Severity
 from tidemark.quality.checks import BUILT_IN_CHECKS, NO_LIMIT, is_measured
 from tidemark.silver.typed.quarantine_record import QuarantinedRecord
@@ -117,6 +118,10 @@ class PipelineReport:
         unnamed_fields: Fields of the newest decoded plans that the schema does not name. None if
             the spec does not keep them, or no record is decoded.
         removed: Plans that landed in the period and lost rows, newest first.
+        typed: The records of all plans in the typed table and the quarantine; None without a typed
+            table, or if it is unknown.
+        typed_plans: The same of each published plan of the period; None while a decode is due, or
+            if it is unknown.
     """
 
     created_at: datetime
@@ -128,6 +133,25 @@ class PipelineReport:
     quarantined: Sequence[QuarantinedRecord] | None
     unnamed_fields: UnnamedFields | None = None
     removed: Sequence[RemovedRows] = ()
+    typed: TypedAccount | None = None
+    typed_plans: Sequence[PlanAccount] | None = None
+
+    @property
+    def differing_plans(self) -> Sequence[PlanAccount]:
+        """Plans of the period whose typed rows and quarantine are not their landed records."""
+        return [each for each in self.typed_plans or () if each.difference]
+
+    @property
+    def unaccounted(self) -> int:
+        """Number of records that the typed table and the quarantine lack or have too many."""
+        differences = sum(abs(each.difference) for each in self.differing_plans)
+        total = self.typed.unaccounted if self.typed else None
+        return max(abs(total or 0), differences)
+
+    @property
+    def typed_problem(self) -> str | None:
+        """The problem of these records as text; None without one."""
+        return self.typed.problem(self.differing_plans) if self.typed else None
 
     @property
     def rules(self) -> list[RuleSummary]:
@@ -200,7 +224,7 @@ class PipelineReport:
         quarantine = None
         if self.quarantined is not None:
             quarantine = {
-                "open": len(self.quarantined),
+                "records": len(self.quarantined),
                 "oldest_plan": self.oldest_quarantining_plan,
                 "reasons": [
                     {"reason": reason, "part": part or None, "detail": detail or None, "records": n}
@@ -208,6 +232,11 @@ class PipelineReport:
                 ],
                 "examples": plain(self.examples),
             }
+        typed = self.typed and {**self.typed.as_record(), "plans": plain(self.typed_plans)}
         return record_of(
-            self, without=["checked", "quarantined"], rules=self.rules, quarantine=quarantine
+            self,
+            without=["checked", "quarantined", "typed_plans"],
+            rules=self.rules,
+            quarantine=quarantine,
+            typed=typed,
         )

@@ -146,6 +146,7 @@ def open_points(report: PipelineReport) -> list[tuple[str, str]]:
     infos = failed.count(Severity.INFO)
     counts = [
         (report.missing_rows or 0, "bad", "row", "removed from the table"),
+        (report.unaccounted, "bad", "record", "not accounted for in the typed table"),
         (hidden, "bad", "plan", "not published"),
         (certificate.total("lost"), "poor", "offset", "accepted as lost"),
         (len(failed) - infos, "poor", "rule", "failed"),

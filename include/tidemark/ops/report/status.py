@@ -33,6 +33,7 @@ from tidemark.ops.report.errors import (
     PipelineStalled,
     RunwayTooShort,
 )
+from tidemark.ops.report.typed_account import TypedAccount
 from tidemark.ops.report.unfinished_work import (
     StatusLine,
     UnfinishedWork,
@@ -147,6 +148,12 @@ class PipelineStatus:
         return check if plan in (None, self.last_landed) else f"{check} (plan {plan})"
 
     @property
+    def typed_account(self) -> TypedAccount | None:
+        """The landed records in the typed table and the quarantine; see `TypedAccount.of`."""
+        typed = self.unfinished.typed
+        return TypedAccount.of(self.pipeline, self.records, self.missing_rows, typed)
+
+    @property
     def has_started(self) -> bool:
         """Whether there is a committed offset in the topic."""
         return any(each.committed_offset is not None for each in self.partitions)
@@ -211,10 +218,12 @@ class PipelineStatus:
     def state(self) -> str:
         """The names of alarms, else the states of unfinished work, else `ok` or `not started`."""
         states = [type(alarm).__name__ for alarm in self.alarms()] or [*self.unfinished.states()]
+        if self.typed_account and self.typed_account.unaccounted:
+            states.append("unaccounted")
         return ", ".join(states) or ("ok" if self.has_started else "not started")
 
     def explain(self, now: datetime) -> Iterator[StatusLine]:
-        """Yield a line for people about missing rows, and about each kind of unfinished work."""
+        """Yield a line for people about missing records, and each kind of unfinished work."""
         if self.missing_rows:
             rows = counted(self.missing_rows, "landed row")
             text = (
@@ -222,6 +231,9 @@ class PipelineStatus:
                 "`tidemark verify` finds those that Kafka still has"
             )
             yield StatusLine(pipeline=self.pipeline, parts=[text])
+        account = self.typed_account
+        if account and (problem := account.problem()):
+            yield StatusLine(pipeline=self.pipeline, parts=[f"{problem}: {account.remedy}"])
         yield from self.unfinished.explain(self.pipeline, now)
 
     def _has_stalled(self, limit: timedelta) -> bool:
@@ -371,6 +383,10 @@ class _StatusReader:
             if problem is None:
                 missing = missing_rows(control, ledger, data_log)
             work = self.unfinished.read(ledger)
+            account = TypedAccount.of(spec.name, ledger.records, missing, work.typed)
+            if account and (account.unaccounted or account.backlog.surplus):
+                # Since the ledger was read, a plan may have landed and been decoded.
+                check_current(control, ledger)
             last_run_bytes = data_log.stored_bytes(last_run.sequence) if last_run else None
             stored_bytes = data_log.stored_bytes()
         except ControlConflict:
