@@ -29,6 +29,7 @@ from tidemark.core.logs import LogFields
 from tidemark.core.origins import ChunkOrigin, RunOrigin
 from tidemark.core.parallel import PLANNING_THREADS, map_in_threads
 from tidemark.core.plan import PlanKind, PlanRef
+from tidemark.delta.opened_tables import tables_opened_once
 from tidemark.spec.ref import PipelineKind, PipelineRef
 
 if TYPE_CHECKING:
@@ -353,8 +354,8 @@ def publish_run(
 ) -> None:
     """Emit an asset event for each published plan that a run landed or checked.
 
-    A typed table or an upsert table that changed since the run was planned has an event, too. The
-    event contains the versions before and after the changes; `since_version` is None if unknown.
+    A typed or upsert table whose rows changed since the run was planned has an event, too. The
+    event contains the versions before and after; `since_version` is None if unknown.
 
     Airflow drops the events of a failed task. So the last attempt sends the events of the other
     pipelines if one of them fails, and an alarm; `complete_run` then fails with the error.
@@ -386,8 +387,9 @@ def publish_run(
 
     plan_events = map_in_threads(plans, event_of, PLANNING_THREADS)
     found = list(zip((plan.pipeline for plan in plans), plan_events, strict=True))
-    for table, version in _versions(app, pipelines).items():
-        found.append((table, _table_event(app, table, version, before.get(table))))
+    tables = _derived_tables(app, pipelines)
+    table_events = map_in_threads(tables, partial(_table_event, app, before), PLANNING_THREADS)
+    found += zip(tables, table_events, strict=True)
     events: list[tuple[str, dict[str, Any]]] = []
     for name, extra in found:
         if isinstance(extra, TidemarkError):
@@ -427,14 +429,19 @@ def complete_run(ti: TaskInstance) -> None:
 
 def _versions(app: App, pipelines: Sequence[str]) -> dict[str, int | TidemarkError]:
     """Return the newest versions of the typed tables and upsert tables, or their errors."""
+    names = _derived_tables(app, pipelines)
+    found = map_in_threads(names, app.table_version, PLANNING_THREADS)
+    return dict(zip(names, found, strict=True))
+
+
+def _derived_tables(app: App, pipelines: Sequence[str]) -> list[str]:
+    """Return the typed tables and upsert tables of pipelines, each as text of a `PipelineRef`."""
     tables = [
         str(PipelineRef(name, kind))
         for name in pipelines
         for kind in (PipelineKind.TYPED, PipelineKind.UPSERT)
     ]
-    names = [str(spec.ref) for spec in app.valid_specs(tables)]
-    found = map_in_threads(names, app.table_version, PLANNING_THREADS)
-    return dict(zip(names, found, strict=True))
+    return [str(spec.ref) for spec in app.valid_specs(tables)]
 
 
 def plan_event(app: App, record: PlanRecord) -> dict[str, Any] | None:
@@ -478,20 +485,20 @@ def plan_event(app: App, record: PlanRecord) -> dict[str, Any] | None:
     }
 
 
-def _table_event(
-    app: App, table: str, version: int | TidemarkError, since: int | None
-) -> dict[str, Any] | TidemarkError | None:
-    """Return the extra data of the asset event of a table; None if the table is unchanged.
+@tables_opened_once()
+def _table_event(app: App, before: Mapping[str, int], table: str) -> dict[str, Any] | None:
+    """Return the extra data of the asset event of a table; None if its rows are unchanged.
 
     Args:
         app: Tidemark.
+        before: The versions of tables when the run was planned, without unknown ones.
         table: Text of a `PipelineRef`.
-        version: The newest version, or the error of reading it; -1 if there is no table.
-        since: The version when the run was planned; None if it is unknown.
     """
-    if isinstance(version, TidemarkError):
-        return version
+    version, since = app.table_version(table), before.get(table)
     if version <= (-1 if since is None else since):
+        return None
+    # A decode or a merge may have stored only how far it has followed.
+    if since is not None and not app.may_have_changed_rows(table, since):
         return None
     target = app.layout.data_table(app.spec(table).target)
     return {"pipeline": table, "table": target, "table_version": version, "since_version": since}

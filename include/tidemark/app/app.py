@@ -136,6 +136,13 @@ class App:
 
         return DeltaDataTable(self.layout.data_table(self.spec(ref).target)).version_and_id()[0]
 
+    def may_have_changed_rows(self, ref: PipelineRef | str, since: int) -> bool:
+        """Return whether rows of a table may have changed after a version."""
+        from tidemark.delta.data_table import DeltaDataTable
+
+        table = DeltaDataTable(self.layout.data_table(self.spec(ref).target))
+        return table.may_have_changed_rows(since)
+
     def spec(self, ref: PipelineRef | str) -> PipelineSpec:
         """Return the spec of a pipeline, or of one of its other tables.
 

@@ -214,6 +214,38 @@ def changes_no_rows(commit: Mapping[str, Any], metadata: Mapping[str, Any]) -> b
     return commit.get("operation") in _NEUTRAL_OPERATIONS or bool(metadata.keys() & _NEUTRAL_KEYS)
 
 
+def may_have_changed_rows(table: DeltaTable, since: int) -> bool:
+    """Return whether commits of a table after a version may have added or removed rows.
+
+    A commit without such a change adds and removes no file, or only moves rows between files, as a
+    compaction does. Delta marks these files with `dataChange`.
+
+    Args:
+        table: The table.
+        since: The version.
+
+    Returns:
+        True also if the log lacks one of the commits.
+    """
+    for version in range(table.version(), since, -1):
+        content = dict(_contents(table, [version])).get(version)
+        if content is None or any(map(_changes_data, content.splitlines())):
+            return True
+    return False
+
+
+def _changes_data(line: bytes) -> bool:
+    """Return whether a line of a commit adds or removes a file with a change of rows."""
+    if not _FILE_ACTION.match(line):
+        return False
+    (action,) = json.loads(line).values()
+    # The protocol requires the field. Without it, the change is unknown.
+    return bool(action.get("dataChange", True))
+
+
+_FILE_ACTION = re.compile(rb'\s*\{\s*"(add|remove)"')
+
+
 def has_transaction(table: DeltaTable, plan: Plan) -> bool:
     """Return True if the table contains the plan's transaction, of a landing or of a fence."""
     return (table.transaction_version(plan.app_id) or 0) >= plan.sequence

@@ -204,6 +204,11 @@ class DeltaDataTable:
         table = open_if_exists(self._uri)
         return (-1, "") if table is None else (table.version(), str(table.metadata().id))
 
+    def may_have_changed_rows(self, since: int) -> bool:
+        """Return whether commits after a version may have changed rows; False without a table."""
+        table = open_if_exists(self._uri)
+        return table is not None and commit_log.may_have_changed_rows(table, since)
+
     def removal_versions(self) -> Mapping[int, Sequence[int]]:
         """Return the versions that removed rows of each plan, as far back as the log reaches."""
         table = open_if_exists(self._uri)
