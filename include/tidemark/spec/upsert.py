@@ -173,7 +173,8 @@ class MergePlan:
 
     def commit_metadata(self) -> str:
         """Return the JSON that the commit of the merge stores, for the next merge and lineage."""
-        own = record_of(self, without={"changes", "upsert_version", "last_read", "withdrawn"})
+        others = {"changes", "upsert_version", "last_read", "withdrawn"}
+        own = record_of(self, without=others, is_renewal=self.is_renewal)
         return json.dumps({"merge": {**own, **self._changes_as_record()}})
 
     def as_record(self) -> dict[str, Any]:

@@ -98,11 +98,13 @@ def test_a_merge_without_changes_keeps_the_version_that_was_read(lake: UpsertLak
         assert lake.upserts.execute(lake.merger) is None
     lake.upserts.execute(lake.merger)
     assert lake.upserts.table.version() == before + 2
+    assert lake.upserts.table.merge_after(before) is None
     remove_old_commits(lake.typed_uri)
     lake.land_records(("a", "2"))
     merge = lake.merge()
     assert merge is not None
     assert merge.scope is MergeScope.NEW
+    assert lake.upserts.table.merge_after(before) == merge.as_record()
     lake.check()
 
 

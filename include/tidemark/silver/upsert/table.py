@@ -178,7 +178,7 @@ class DeltaUpsertTable:
         return -1 if table is None else int(table.version())
 
     def merge_after(self, version: int) -> Mapping[str, Any] | None:
-        """Return the first merge after a version of the table.
+        """Return the first merge after a version of the table, without renewals.
 
         Returns:
             The values of `MergePlan.as_record`. None without a later merge, or if the table has
@@ -191,7 +191,7 @@ class DeltaUpsertTable:
         merges = [
             metadata["merge"]
             for _, metadata in commits_with_metadata(history(table, newer))
-            if "merge" in metadata
+            if "merge" in metadata and not metadata["merge"].get("is_renewal")
         ]
         if not merges:
             return None
