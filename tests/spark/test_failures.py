@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812  the usual alias
 
 from tests.support.disks import mounted
 from tests.support.waiting import wait_until
@@ -142,6 +143,19 @@ def test_a_missing_class_is_a_setup_error(spark: SparkSession) -> None:
     error = failure_of(spark, lambda: missing.forName("org.example.Missing"))
     assert isinstance(error, SetupError)
     assert error.seen == "ClassNotFoundException: org.example.Missing"
+
+
+def test_a_missing_module_of_the_executors_is_a_setup_error(spark: SparkSession) -> None:
+    """Executors need this package and its requirements."""
+
+    # PySpark would use type hints to select the type of the function.
+    def imports(_):  # type: ignore[no-untyped-def]
+        import org_example_missing  # type: ignore[import-not-found]  # noqa: F401
+
+    used = F.udf(imports, "string")
+    error = failure_of(spark, lambda: spark.range(1).select(used("id")).collect())
+    assert isinstance(error, SetupError)
+    assert error.seen == "ModuleNotFoundError: No module named 'org_example_missing'"
 
 
 # -- everything else -----------------------------------------------------------------------------

@@ -29,7 +29,9 @@ SCHEMA = {
     "inner": {"price": "decimal(4,2)"},
 }
 NONE = dict.fromkeys(SCHEMA)
-NOT_JSON = ("not_json", None)
+NOT_JSON = ("not_json", "*")
+"""Texts that are no JSON object have several details."""
+SURROGATE = ("not_json", "a text has an unpaired surrogate")
 
 GOOD: Sequence[tuple[bytes, dict[str, Any]]] = [
     (b"{}", {}),
@@ -37,8 +39,10 @@ GOOD: Sequence[tuple[bytes, dict[str, Any]]] = [
     (b'{"other": 1, "text": null}', {}),
     ('{"text": "Grüße"}'.encode(), {"text": "Grüße"}),
     # Other values become JSON text.
-    (b'{"text": 12.50}', {"text": "12.5"}),
-    (b'{"text": {"a": 1}}', {"text": '{"a":1}'}),
+    (b'{"text": 12.50}', {"text": "12.50"}),
+    (b'{"text": {"a": [1, 2.0 ]}}', {"text": '{"a":[1,2.0]}'}),
+    (b'{"text": 1e999}', {"text": "1e999"}),
+    (b'{"texts": [true, 1e2, "1e2"]}', {"texts": ["true", "1e2", "1e2"]}),
     (
         b'{"flag": true, "small": -5, "big": 9223372036854775807}',
         {
@@ -86,13 +90,9 @@ GOOD: Sequence[tuple[bytes, dict[str, Any]]] = [
     (b'{"text": "\\ud83d\\uDE00"}', {"text": "\U0001f600"}),
     (b'{"text": "\\\\ud800"}', {"text": "\\ud800"}),
     (b'{"text": "\\u00fc\\ufffd?"}', {"text": "\xfc\ufffd?"}),
-    # Fields without a column are not checked.
-    (b'{"other": "\\ud800", "text": "?", "a\\udc00": 1}', {"text": "?"}),
+    # The types of fields without a column are not checked.
     (b'{"other": 1e999, "text": "Infinity"}', {"text": "Infinity"}),
-    # Texts that equal the marker of an infinite number.
-    (b'{"other": 1e999, "text": "\\"Infinity\\""}', {"text": '"Infinity"'}),
-    (b'{"text": {"Infinity": 1}}', {"text": '{"Infinity":1}'}),
-    (b'{"texts": ["\\"-Infinity\\"", null]}', {"texts": ['"-Infinity"', None]}),
+    (b'{"other": %s, "text": 1.%s}' % (b"1" * 5_000, b"0" * 5), {"text": "1.00000"}),
     (
         '{"text": "it\u2019s \u0661", "price": "1.25"}'.encode(),
         {"text": "it\u2019s \u0661", "price": Number("1.2500")},
@@ -145,8 +145,6 @@ BAD: Sequence[tuple[bytes, tuple[str, str | None]]] = [
     (b'{"price": "12\'50"}', ("malformed", "price")),
     (b'{"ratio": 1e400}', ("malformed", "ratio")),
     (b'{"ratios": [1, -1e400]}', ("malformed", "ratios[]")),
-    # A payload cannot contain a valid end marker.
-    (b'{"text": "a"},{"__tidemark_end":true}] x', NOT_JSON),
     (b'{"price": " 1"}', ("malformed", "price")),
     (b'{"price": "NaN"}', ("malformed", "price")),
     (b'{"price": true}', ("malformed", "price")),
@@ -165,9 +163,9 @@ BAD: Sequence[tuple[bytes, tuple[str, str | None]]] = [
     (b'{"at": "2026-01-01T00:00:00.1234567Z"}', ("malformed", "at")),
     (b'{"at": "2026-01-01T00:00:00Z\\n"}', ("malformed", "at")),
     (b'{"day": "2026-01-01\\n"}', ("malformed", "day")),
-    (b'{"legs": [{"qty": 1}, {"on": "soon"}]}', ("malformed", "legs[]")),
-    (b'{"legs": [{"qty": 1.5}]}', ("malformed", "legs[]")),
-    (b'{"legs": {"qty": 1}}', ("malformed", "legs[]")),
+    (b'{"legs": [{"qty": 1}, {"on": "soon"}]}', ("malformed", "legs[].on")),
+    (b'{"legs": [{"qty": 1.5}]}', ("malformed", "legs[].qty")),
+    (b'{"legs": {"qty": 1}}', ("malformed", "legs")),
     (b'{"days": ["2026-01-02", "x"]}', ("malformed", "days[]")),
     (b'{"inner": {"price": 1.234}}', ("malformed", "inner.price")),
     (b'{"inner": {"price": 100}}', ("malformed", "inner.price")),
@@ -177,20 +175,14 @@ BAD: Sequence[tuple[bytes, tuple[str, str | None]]] = [
     (b'{"text": tru}', NOT_JSON),
     (b'{"other": [1, }', NOT_JSON),
     # An unpaired surrogate: in a text, after a complete pair, in a list, in a key.
-    (b'{"text": "a\\ud800"}', ("malformed", "text")),
-    (b'{"text": "\\uD83D\\ude00\\uDC00?"}', ("malformed", "text")),
-    (b'{"text": "\\ud800\\ud83d\\ude00"}', ("malformed", "text")),
-    (b'{"text": "\\\\\\udc00"}', ("malformed", "text")),
-    (b'{"text": "\\ud800\\n\\udc00"}', ("malformed", "text")),
-    (b'{"text": {"a\\ud800": 1}}', ("malformed", "text")),
-    (b'{"text": [{"a": ["\\ud800"]}]}', ("malformed", "text")),
-    (b'{"text": "a", "texts": ["a", "\\ude00\\ud83d"]}', ("malformed", "texts[]")),
-    (b'{"notes": [{"note": "a"}, {"note": "\\ud800"}]}', ("malformed", "notes[]")),
-    # A number that exceeds a double, which Spark uses on the way.
-    (b'{"text": 1e999}', ("malformed", "text")),
-    (b'{"text": [1, {"a": -1e400}]}', ("malformed", "text")),
-    (b'{"text": "\\"Infinity\\"", "texts": ["a", 1e999]}', ("malformed", "texts[]")),
-    (b'{"notes": [{"note": 1E999}]}', ("malformed", "notes[]")),
+    (b'{"text": "a\\ud800"}', SURROGATE),
+    (b'{"text": "\\uD83D\\ude00\\uDC00?"}', SURROGATE),
+    (b'{"text": "\\ud800\\ud83d\\ude00"}', SURROGATE),
+    (b'{"text": "\\\\\\udc00"}', SURROGATE),
+    (b'{"text": "\\ud800\\n\\udc00"}', SURROGATE),
+    (b'{"text": {"a\\ud800": 1}}', SURROGATE),
+    (b'{"texts": ["a", "\\ude00\\ud83d"]}', SURROGATE),
+    (b'{"other": "\\ud800", "text": "?"}', SURROGATE),
     # Dates and timestamps outside Python's range.
     (b'{"day": "0000-12-31"}', ("malformed", "day")),
     (b'{"at": "0000-12-31T23:59:59Z"}', ("malformed", "at")),
@@ -204,14 +196,14 @@ BAD: Sequence[tuple[bytes, tuple[str, str | None]]] = [
     ('{"price": "1\xa0250"}'.encode(), ("malformed", "price")),
     ('{"price": "\u221e"}'.encode(), ("malformed", "price")),
     ('{"text": "\u2019", "inner": {"price": "1\u20192"}}'.encode(), ("malformed", "inner.price")),
-    ('{"notes": [{"price": "1\u20192"}]}'.encode(), ("malformed", "notes[]")),
+    ('{"notes": [{"price": "1\u20192"}]}'.encode(), ("malformed", "notes[].price")),
     (b'{"price": "1,250"}', ("malformed", "price")),
     (b'{"price": ""}', ("malformed", "price")),
     (b'{"price": "+5"}', ("malformed", "price")),
-    # A number that is too long for the parser, in any field.
-    (b'{"big": %s}' % (b"1" * 1_001), NOT_JSON),
-    (b'{"text": 1.%s}' % (b"0" * 1_001), NOT_JSON),
-    (b'{"other": %s}' % (b"1" * 1_001), NOT_JSON),
+    # Numbers of thousands of digits.
+    (b'{"big": %s}' % (b"1" * 5_000), ("malformed", "big")),
+    (b'{"ratio": %s}' % (b"1" * 5_000), ("malformed", "ratio")),
+    (b'{"price": 1.%s1}' % (b"0" * 5_000), ("malformed", "price")),
 ]
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tidemark.spark.engine import TOKEN_VARIABLE, Engine, Server, Submit, engine_of
-from tidemark.spec.decode import Format
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
 
@@ -120,4 +119,4 @@ class Engines:
 def _runs_python(spec: PipelineSpec) -> bool:
     """Return whether Spark's Python workers decode records of a pipeline."""
     parts = spec.decode.parts.values() if spec.decode else ()
-    return any(part.format is Format.PROTOBUF for part in parts)
+    return any(part.format.uses_python for part in parts)

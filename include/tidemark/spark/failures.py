@@ -51,6 +51,7 @@ _MISSING_CLASS = re.compile(
 _BROKEN_CLASS = "Could not initialize class"
 """The class exists; its initialisation may succeed later."""
 _STOPPED_CONTEXT = "Cannot call methods on a stopped SparkContext"
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '[\w.]+'")
 _MISSING_SOURCE = re.compile(
     r"Failed to find (?:the )?data source: [\w.]*\w|plugin class not found"
 )
@@ -229,6 +230,13 @@ def _setup_error(chain: list[_Cause]) -> SetupError | None:
         # Messages of all other exceptions may contain values of records.
         if each.kind in _SESSION_EXCEPTIONS and (mistake := setup_error_in_message(each.message)):
             return mistake
+        if module := _MISSING_MODULE.search(each.message):
+            return SetupError(
+                finding="The Python of Spark's executors lacks a module.",
+                needed="the environment of `make setup` on the executors",
+                seen=module[0],
+                advice="Install it there, or send it: docs/how-to/clusters.md, Python.",
+            )
         source = _MISSING_SOURCE.search(each.message)
         is_class = _MISSING_CLASS.fullmatch(each.kind) and _BROKEN_CLASS not in each.message
         if source or is_class:

@@ -1,4 +1,4 @@
-"""Version of this package in Spark's Python workers, which only typed tables of Protobuf use."""
+"""Version of this package in Spark's Python workers, which decode JSON and Protobuf."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _RUN_BY_WORKERS = (
+    "silver/typed/formats/json_reader.py",
     "silver/typed/formats/protobuf_reader.py",
+    "silver/typed/formats/arrow_results.py",
     "spec/decode.py",
     "spec/fields.py",
     "silver/typed/formats/protobuf.py",

@@ -52,6 +52,11 @@ class Format(StrEnum):
         return self in (Format.AVRO, Format.JSON_SCHEMA, Format.PROTOBUF)
 
     @property
+    def uses_python(self) -> bool:
+        """Whether Spark's Python workers decode payloads."""
+        return self in (Format.JSON, Format.JSON_SCHEMA, Format.PROTOBUF)
+
+    @property
     def kind(self) -> str:
         """The registry's name for schemas of this format."""
         return "JSON" if self is Format.JSON_SCHEMA else self.value.upper()

@@ -396,7 +396,7 @@ def test_json_records_are_decoded_by_their_own_registered_schema(
     ] == [
         (2, QuarantineReason.MALFORMED, "id: expected long, found another number", new),
         (3, QuarantineReason.MALFORMED, "at: expected timestamp, found another text", old),
-        (4, QuarantineReason.NOT_JSON, None, old),
+        (4, QuarantineReason.NOT_JSON, "trailing characters", old),
         (5, QuarantineReason.NOT_UTF8, None, old),
         (6, QuarantineReason.NOT_FRAMED, None, None),
     ]

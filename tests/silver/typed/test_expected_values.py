@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal as Number
 from typing import Any
@@ -44,14 +43,6 @@ def test_another_value_of_any_type_is_found() -> None:
                 assert all(each.startswith(f"value.{name}") for each in found)
 
 
-def has_unjudged(value: Any) -> bool:
-    """Return whether a part of a value is not judged."""
-    if isinstance(value, dict | list):
-        parts = value.values() if isinstance(value, dict) else value
-        return any(map(has_unjudged, parts))
-    return isinstance(value, NotJudged)
-
-
 def test_zero_may_have_any_exponent() -> None:
     spec = PayloadSpec(format=Format.JSON, schema=Struct((("n", "integer"), ("big", "long"))))
     found = expected_value(b'{"n": 0e12, "big": 0.0e-99999999}', spec, None)
@@ -62,20 +53,16 @@ def test_zero_may_have_any_exponent() -> None:
     "payload", [b'{"other": 1e99999999999999999999}', b'{"n": 1e-%d}' % 10**20]
 )
 def test_an_exponent_beyond_the_limits_of_python_is_not_judged(payload: bytes) -> None:
-    """Spark skips such a number in a field without a name in the schema."""
+    """A decode accepts such a number in a field that the schema does not name."""
     spec = PayloadSpec(format=Format.JSON, schema=Struct((("n", "double"),)))
     with pytest.raises(NotJudged, match="exponent"):
         expected_value(payload, spec, None)
 
 
 def test_invalid_json_is_refused() -> None:
-    """Only Spark refuses numbers of more than 1,000 digits."""
-    accepted = set()
     for payload, _ in BAD:
-        with suppress(MalformedPayload):
-            if not has_unjudged(expected_value(payload, json_spec(), None)):
-                accepted.add(payload)
-    assert accepted <= {payload for payload, _ in BAD if len(payload) > 1_000}
+        with pytest.raises(MalformedPayload):
+            expected_value(payload, json_spec(), None)
 
 
 @pytest.mark.parametrize(
@@ -87,9 +74,10 @@ def test_invalid_json_is_refused() -> None:
         (b'{"N": 1, "a": "x"}', '{"N":1,"a":"y"}', False),
         (b'{"N": 1, "a": "x"}', '{"N":1}', False),
         (b'{"d": 12345678901234567890.5}', '{"d":12345678901234567890.5}', True),
-        (b'{"d": 12345678901234567890.5}', '{"d":12345678901234567891.5}', True),
+        (b'{"d": 12345678901234567890.5}', '{"d":12345678901234567891.5}', False),
+        (b'{"d": 1e999, "n": 1}', '{"d":1e999}', True),
         (b'{"d": 1.5}', '{"d":1.25}', False),
-        (b'{"x": {"y": 1, "y": 2}, "z": "s"}', '{"x":"{\\"y\\":1,\\"y\\":2}","z":"s"}', True),
+        (b'{"x": {"y": 1, "y": 2}, "z": "s"}', '{"x":{"y":1,"y":2},"z":"s"}', True),
         (b'{"x": 1, "x": 2}', '{"x":1,"x":2}', True),
         (b'{"x": 1}', "no JSON", False),
     ],
@@ -97,40 +85,10 @@ def test_invalid_json_is_refused() -> None:
 def test_unnamed_fields_are_compared_as_json(
     payload: bytes, text: str | None, is_same: bool
 ) -> None:
-    """Numbers are equal if they are the same double."""
     spec = PayloadSpec(format=Format.JSON, schema=Struct((("n", "long"),)), keeps_rest=True)
     n = json.loads(payload).get("n")
     found = differences(payload, spec, {"n": n, REST: text})
     assert found == ([] if is_same else [f"value.{REST}"])
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ('"1."', None),
-        ('"1E+2"', "a decimal in quotes in a form that only Java reads"),
-        ("1.%s1" % ("0" * 40), "a decimal with more digits than Spark reads"),
-    ],
-)
-def test_other_columns_of_a_value_that_is_not_judged_are_compared(
-    text: str, reason: str | None
-) -> None:
-    spec = PayloadSpec(
-        format=Format.JSON, schema=Struct((("price", Decimal(10, 2)), ("n", "long")))
-    )
-    expected = expected_value(f'{{"price": {text}, "n": 1}}'.encode(), spec, None)
-    kind = spec.schema
-    assert kind is not None
-    found = [*differing_columns(expected, {"price": Number(1), "n": 2}, kind, "value")]
-    assert found == [*([Unjudged("value.price", reason)] if reason else []), "value.n"]
-
-
-@pytest.mark.parametrize("value", [b"1e999", b"1" * 400, b'"\\ud800"', b'{"\\ud800": 1}'])
-def test_unnamed_fields_that_spark_cannot_store_are_not_judged(value: bytes) -> None:
-    """Spark stores another number, or a question mark."""
-    spec = PayloadSpec(format=Format.JSON, schema=Struct((("n", "long"),)), keeps_rest=True)
-    with pytest.raises(NotJudged):
-        differences(b'{"x": [%s]}' % value, spec, {"n": None, REST: '{"x":["?"]}'})
 
 
 @pytest.mark.parametrize(
@@ -147,20 +105,6 @@ def test_unnamed_fields_that_spark_cannot_store_are_not_judged(value: bytes) -> 
 def test_floats_are_compared_bit_by_bit(expected: float, found: float, is_same: bool) -> None:
     """All NaN are equal."""
     assert [*differing_columns(expected, found, "double", "x")] == ([] if is_same else ["x"])
-
-
-def test_numbers_of_four_bytes_are_rounded_once() -> None:
-    """The nearest double is exactly between two numbers of four bytes."""
-    spec = PayloadSpec(format=Format.JSON, schema=Struct((("x", "float"),)))
-    for text, value in (
-        ("1.00000005960464477539062500001", 1 + 2**-23),
-        ("1.000000059604644775390625", 1.0),
-        ("1.00000017881393432617187499999", 1 + 2**-23),
-        ("-0.0", -0.0),
-    ):
-        assert differences(b'{"x": %s}' % text.encode(), spec, {"x": value}) == [], text
-    with pytest.raises(MalformedPayload):
-        expected_value(b'{"x": 1e39}', spec, None)
 
 
 def test_a_map_with_a_key_twice_is_not_judged() -> None:

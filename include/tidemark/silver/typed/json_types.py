@@ -24,11 +24,12 @@ _MAX_DEPTH = MAX_LEVELS - 1
 _LIST, _OBJECT = "list", "object"
 _LONGS = range(-(2**63), 2**63)
 _WIDE_INTEGER = Decimal(28, 0)
-_TEXT_FORMS: dict[str, re.Pattern[str]] = {
-    "date": re.compile(r"\d{4}-\d{2}-\d{2}"),
+TEXT_FORMS: dict[str, re.Pattern[str]] = {
+    "date": re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII),
     "timestamp": re.compile(
         r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?"
-        r"(Z|[+-](0\d|1[0-7]):[0-5]\d|[+-]18:00)?"
+        r"(Z|[+-](0\d|1[0-7]):[0-5]\d|[+-]18:00)?",
+        re.ASCII,
     ),
 }
 """Forms of text that the decoder reads as these types."""
@@ -170,7 +171,7 @@ def _wide_integer(value: int) -> FieldType:
 
 
 def _type_of_text(text: str) -> FieldType:
-    for kind, form in _TEXT_FORMS.items():
+    for kind, form in TEXT_FORMS.items():
         if form.fullmatch(text):
             try:
                 _ = date.fromisoformat(text) if kind == "date" else datetime.fromisoformat(text)

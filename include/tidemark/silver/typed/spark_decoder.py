@@ -157,7 +157,7 @@ class SparkDecoder:
         with self._session_for(request.pipeline, operation):
             here = self._rows_of(request)
             for written in self._passes(here, typed_schema(self._spec, columns)):
-                rows = self._decoded(here, written, names_faults=True)
+                rows = self._decoded(here, written)
                 for *why, count in rows.groupBy(_REASON, _PART, _DETAIL).count().collect():
                     found[DecodeResult.of(*why)] += count
         return found
@@ -237,14 +237,14 @@ class SparkDecoder:
         ]
         return [dict(chosen) for chosen in product(*choices)]
 
-    def _decoded(self, rows: _Rows, written: _Schemas, *, names_faults: bool = False) -> DataFrame:
+    def _decoded(self, rows: _Rows, written: _Schemas) -> DataFrame:
         """Return decoded rows with the bytes of the record; a failed row has a reason."""
         made = rows.frame.select(
             *_BESIDE,
             *(F.col(part.value).alias(raw(part)) for part in Part),
         )
         for part, spec in self._spec.parts.items():
-            made = with_decoded(made, part, spec, written.get(part), names_faults=names_faults)
+            made = with_decoded(made, part, spec, written.get(part))
         faults = {part: F.col(reason(part)) for part in Part}
         nothing = F.lit(None).cast("bigint")
         framed_parts = self._spec.framed_parts
@@ -342,7 +342,7 @@ class SparkDecoder:
         made = self._new_files(self._typed, folder)
         if quarantined:
             failed = [
-                self._failed_rows(self._decoded(rows, written, names_faults=True))
+                self._failed_rows(self._decoded(rows, written))
                 for written, (_, some, _) in zip(passes, counts, strict=True)
                 if some
             ]

@@ -7,11 +7,9 @@ reader searches for the messages at fault, and fills the column without them.
 
 from __future__ import annotations
 
-import gc
 import json
 from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import accumulate, chain
 from operator import attrgetter
@@ -25,6 +23,11 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
+from tidemark.silver.typed.formats.arrow_results import (
+    result_type,
+    results,
+    without_garbage_collection,
+)
 from tidemark.silver.typed.formats.protobuf import FIRST, WELL_KNOWN, first_message, message_index
 from tidemark.silver.typed.formats.struct_type import struct_type
 from tidemark.spec.decode import QuarantineReason
@@ -353,8 +356,7 @@ def column_of(schema: str) -> Struct:
 
 def read_type(schema: str) -> pa.StructType:
     """Return the type of `read`'s result."""
-    value = _reader(schema).column.arrow
-    return pa.struct([("value", value), ("reason", pa.string()), ("detail", pa.string())])
+    return result_type(_reader(schema).column.arrow)
 
 
 def read(payloads: pa.Array, schema: str) -> pa.StructArray:
@@ -365,24 +367,11 @@ def read(payloads: pa.Array, schema: str) -> pa.StructArray:
         schema: The schema's descriptors in JSON.
 
     Returns:
-        A struct for each payload: `value`; `reason`, a `QuarantineReason`; and `detail`. The
-        detail is the wrong field, the index of a message that is not the first, or null.
+        The result of `arrow_results.results`. The detail is the wrong field, the index of a message
+        that is not the first, or null.
     """
-    with _without_garbage_collection():
-        found = _reader(schema).read(payloads.to_pylist())
-    return pa.StructArray.from_arrays(found, fields=list(read_type(schema)))
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Switch off garbage collection: it took a third of the time, and a batch has no cycles."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
+    with without_garbage_collection():
+        return _reader(schema).read(payloads.to_pylist())
 
 
 class _Reader:
@@ -403,8 +392,8 @@ class _Reader:
             raise SchemaTooLarge(f"{name} nests messages too deep for a column") from None
         self._parse = GetMessageClass(message).FromString
 
-    def read(self, payloads: Sequence[bytes | None]) -> list[pa.Array]:
-        """Return the values, the reasons and the details of payloads."""
+    def read(self, payloads: Sequence[bytes | None]) -> pa.StructArray:
+        """See `read`."""
         details: dict[int, str] = {}
         messages = [self._message(each, n, details) for n, each in enumerate(payloads)]
         made = []
@@ -417,12 +406,14 @@ class _Reader:
                     details[number] = path
                     messages[number] = None
                 made.append(column.fill(values_of(messages)))
-        malformed = QuarantineReason.MALFORMED.value
-        numbers = range(len(messages))
-        reasons = [malformed if each in details else None for each in numbers]
-        texts = [details.get(each) or None for each in numbers]
         values = _struct_array(messages, made, self.column.arrow)
-        return [values, pa.array(reasons, pa.string()), pa.array(texts, pa.string())]
+        return results(
+            values,
+            {
+                each: (QuarantineReason.MALFORMED, detail or None)
+                for each, detail in details.items()
+            },
+        )
 
     def _message(
         self, payload: bytes | None, number: int, details: dict[int, str]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, assert_never
 
@@ -14,22 +14,20 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType
 
 from tidemark.silver.typed import spark_frames as frames
-from tidemark.silver.typed.formats import json_schema, protobuf_reader, spark_json
+from tidemark.silver.typed.formats import json_reader, json_schema, protobuf_reader
 from tidemark.silver.typed.formats import spark_avro as avro
 from tidemark.silver.typed.formats.column import column_of
 from tidemark.spec.decode import (
-    REST,
     Format,
     Part,
     PayloadSpec,
     QuarantineReason,
     RegisteredSchema,
 )
-from tidemark.spec.fields import size_of_type
+from tidemark.spec.fields import Struct, size_of_type
 from tidemark.spec.schema_limits import MAX_COLUMNS
 
 SETTINGS = {
-    **spark_json.SETTINGS,
     # A batch is in Python's memory three times: as bytes, as messages and as columns.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 2**20),
 }
@@ -139,8 +137,6 @@ def with_decoded(
     part: Part,
     spec: PayloadSpec,
     written: WriterSchemas | None = None,
-    *,
-    names_faults: bool = False,
 ) -> DataFrame:
     """Return rows with a decoded key or value.
 
@@ -149,8 +145,6 @@ def with_decoded(
         part: The key or the value.
         spec: How to decode it.
         written: The schemas, for a format with schema ids.
-        names_faults: Whether to find the invalid field of JSON that does not fit its schema, or
-            that it is not a JSON object. This takes longer. Without it such a payload is malformed.
 
     Returns:
         The rows of this pass with three more columns: the part itself, `reason(part)` and
@@ -169,14 +163,10 @@ def with_decoded(
             if spec.schema is None:
                 raise ValueError("format json without a schema")
             place = frames.ResultColumns(*names)
-            reading = spark_json.reading(text, spec.schema, place, names_faults=names_faults)
-            read = frames.with_steps(rows, [reading]).select(*rows.columns, *names)
-            if not spec.keeps_rest:
-                return read
-            rest = spark_json.rest_of(text, spec.schema)
-            return read.withColumn(part.value, F.col(part.value).withField(REST, rest))
+            reading = _json_reading(payload, spec.schema, place, keeps_rest=spec.keeps_rest)
+            return frames.with_steps(rows, [reading]).select(*rows.columns, *names)
         case Format.AVRO | Format.JSON_SCHEMA | Format.PROTOBUF:
-            return _framed(rows, part, spec.format, written or WriterSchemas(), names_faults)
+            return _framed(rows, part, spec.format, written or WriterSchemas())
         case _:
             assert_never(spec.format)
 
@@ -186,7 +176,6 @@ def _framed(
     part: Part,
     kind: _FramedFormat,
     written: WriterSchemas,
-    names_faults: bool,
 ) -> DataFrame:
     """Return rows with each payload decoded by its own schema, in the typed table's column."""
     payload, number = F.col(raw(part)), part.schema_id
@@ -218,7 +207,6 @@ def _framed(
                 alike[0].text,
                 place,
                 widens=written.widens,
-                names_faults=names_faults,
             )
         )
     rows = frames.with_steps(rows, readings)
@@ -232,7 +220,6 @@ def _reading(
     place: frames.ResultColumns,
     *,
     widens: bool,
-    names_faults: bool,
 ) -> frames.Steps:
     """Return the projections that read payloads of one form."""
     match kind:
@@ -241,8 +228,7 @@ def _reading(
         case Format.PROTOBUF:
             return _protobuf_reading(payload, schema, place)
         case Format.JSON_SCHEMA:
-            fields, text = json_schema.column_of(schema), payload.cast("string")
-            return spark_json.reading(text, fields, place, names_faults=names_faults)
+            return _json_reading(payload, json_schema.column_of(schema), place)
         case _:
             assert_never(kind)
 
@@ -250,19 +236,57 @@ def _reading(
 def _protobuf_reading(payload: Column, schema: str, place: frames.ResultColumns) -> frames.Steps:
     """Return projections that decode a payload as the first message of a Protobuf schema.
 
-    Spark's own reader is a jar that does not come with Spark. So Python decodes Arrow batches, and
-    executors need Python and this package for this format only.
+    Spark's own reader is a jar that does not come with Spark.
 
     Args:
         payload: The message index and the message, or null.
         schema: The schema's descriptors in JSON.
         place: Names of the new columns.
     """
-    read = f"__read_{place.value}"
 
     def decoded(payloads: pa.Array) -> pa.Array:
         return protobuf_reader.read(payloads, schema)
 
-    decode = F.arrow_udf(decoded, from_arrow_type(protobuf_reader.read_type(schema)))
-    yield {read: decode(payload)}
+    return _python_reading(payload, decoded, protobuf_reader.read_type(schema), place)
+
+
+def _json_reading(
+    payload: Column, schema: Struct, place: frames.ResultColumns, *, keeps_rest: bool = False
+) -> frames.Steps:
+    """Return projections that decode a payload as a JSON object.
+
+    Spark's own reader guesses, rounds and cuts off.
+
+    Args:
+        payload: The object in UTF-8, or null.
+        schema: The fields.
+        place: Names of the new columns.
+        keeps_rest: Whether `REST` has the fields that the schema does not name.
+    """
+
+    def decoded(payloads: pa.Array) -> pa.Array:
+        return json_reader.read(payloads, schema, keeps_rest=keeps_rest)
+
+    kind = json_reader.read_type(schema, keeps_rest=keeps_rest)
+    return _python_reading(payload, decoded, kind, place)
+
+
+def _python_reading(
+    payload: Column,
+    decoded: Callable[[pa.Array], pa.Array],
+    kind: pa.StructType,
+    place: frames.ResultColumns,
+) -> frames.Steps:
+    """Return projections with which Spark's Python workers decode Arrow batches of payloads.
+
+    Executors need Python and this package for these formats.
+
+    Args:
+        payload: The bytes, or null.
+        decoded: Decodes a batch.
+        kind: The Arrow type of its result, as of `arrow_results.results`.
+        place: Names of the new columns.
+    """
+    read = f"__read_{place.value}"
+    yield {read: F.arrow_udf(decoded, from_arrow_type(kind))(payload)}
     yield {name: F.col(read)[field] for field, name in place._asdict().items()}

@@ -5,36 +5,26 @@ from __future__ import annotations
 import json
 from decimal import Decimal
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.silver.typed.formats.test_spark_payloads import read
-from tidemark.spec.decode import Format, PayloadSpec
-from tidemark.spec.fields import Struct
-from tidemark.spec.type_parsing import parse_type
+from tests.support.json_reading import read, spec_of
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.spark
-
-_SCHEMA = {
-    "big": "long",
-    "small": "integer",
-    "many": ["long"],
-    "ratio": "double",
-    "price": "decimal(18,4)",
-    "text": "string",
-    "inner": {"big": "long", "legs": [{"qty": "long", "note": "string", "sizes": [["integer"]]}]},
-}
+_SPEC = spec_of(
+    {
+        "big": "long",
+        "small": "integer",
+        "many": ["long"],
+        "ratio": "double",
+        "price": "decimal(18,4)",
+        "text": "string",
+        "inner": {
+            "big": "long",
+            "legs": [{"qty": "long", "note": "string", "sizes": [["integer"]]}],
+        },
+    }
+)
 _LIMITS = {"big": 2**63, "small": 2**31}
-
-
-def _spec() -> PayloadSpec:
-    schema = parse_type(_SCHEMA)
-    assert isinstance(schema, Struct)
-    return PayloadSpec(format=Format.JSON, schema=schema)
 
 
 def _number(random: Random) -> str:
@@ -74,7 +64,7 @@ def _exact(number: str, limit: int) -> int | None:
     return made if -limit <= made < limit else None
 
 
-def test_integers_with_a_zero_fraction_are_decoded_exactly(spark: SparkSession) -> None:
+def test_integers_with_a_zero_fraction_are_decoded_exactly() -> None:
     """The values equal Python's decimals; other numbers make the record malformed in that field."""
     seed = 22
     print(f"seed {seed}")
@@ -92,9 +82,7 @@ def test_integers_with_a_zero_fraction_are_decoded_exactly(spark: SparkSession) 
     cases = [(number, random.choice(["big", "small"])) for number in numbers]
     payloads = [f'{{"{field}": {number}}}'.encode() for number, field in cases]
     wrong = {}
-    for (number, field), row in zip(
-        cases, read(spark, _spec(), payloads, names_faults=True), strict=True
-    ):
+    for (number, field), row in zip(cases, read(_SPEC, payloads), strict=True):
         expected = _exact(number, _LIMITS[field])
         seen = row["value"] and row["value"][field], row["reason"], row["path"]
         if seen != ((None, "malformed", field) if expected is None else (expected, None, None)):
@@ -104,7 +92,7 @@ def test_integers_with_a_zero_fraction_are_decoded_exactly(spark: SparkSession) 
     assert 150 < integers < len(cases) - 150
 
 
-def test_the_other_fields_of_such_a_record_are_unchanged(spark: SparkSession) -> None:
+def test_the_other_fields_of_such_a_record_are_unchanged() -> None:
     """Numbers in text fields keep their form, decimals their digits, and doubles their sign."""
     payload = {
         "big": 1.0,
@@ -121,16 +109,15 @@ def test_the_other_fields_of_such_a_record_are_unchanged(spark: SparkSession) ->
         },
     }
     text = json.dumps(payload)[:-1] + ', "price": 12345678901234.1234, "other": 1e5, "big2": 1.5}'
-    (row,) = read(spark, _spec(), [text.encode()])
+    (row,) = read(_SPEC, [text.encode()])
     assert row == {
-        "number": 0,
         "value": {
             "big": 1,
             "small": None,
             "many": [1, None, 200, 3],
             "ratio": 0.0,
             "price": Decimal("12345678901234.1234"),
-            "text": '{"a":12.0,"b":"1.0, 2.0 \\\\","c":"\u00fc"}',
+            "text": '{"a":12.0,"b":"1.0, 2.0 \\\\","c":"\\u00fc"}',
             "inner": {
                 "big": None,
                 "legs": [
@@ -147,12 +134,10 @@ def test_the_other_fields_of_such_a_record_are_unchanged(spark: SparkSession) ->
     assert str(row["value"]["ratio"]) == "-0.0"
 
 
-def test_faults_beside_such_an_integer_are_found(spark: SparkSession) -> None:
+def test_faults_beside_such_an_integer_are_found() -> None:
     """The integer is valid, and hides no fault."""
     cases = {
         b'{"big": 1.0, "small": 1.5}': "small",
-        b'{"big": 1.0, "text": "\\ud800"}': "text",
-        b'{"big": 1.0, "text": 1e400}': "text",
         b'{"big": 1.0, "ratio": 1e400}': "ratio",
         b'{"big": 1.0, "ratio": "1"}': "ratio",
         b'{"big": 1.0, "price": 1.23456}': "price",
@@ -161,45 +146,34 @@ def test_faults_beside_such_an_integer_are_found(spark: SparkSession) -> None:
         b'{"big": 1.0, "small": "1"}': "small",
         b'{"big": 1.0, "small": true}': "small",
         b'{"many": [1.0, 1.5]}': "many[]",
-        b'{"many": 1.0}': "many[]",
-        b'{"inner": {"big": 1.0, "legs": [{"qty": 1.5}]}}': "inner.legs[]",
+        b'{"many": 1.0}': "many",
+        b'{"inner": {"big": 1.0, "legs": [{"qty": 1.5}]}}': "inner.legs[].qty",
         b'{"inner": 1.0}': "inner",
     }
-    rows = read(spark, _spec(), list(cases), names_faults=True)
+    rows = read(_SPEC, list(cases))
     assert [(row["reason"], row["path"]) for row in rows] == [
         ("malformed", path) for path in cases.values()
     ]
     broken = [b'{"big": 1.0', b'{"big": 1.0} x', b'{"big": 1.}', b'{"big": .0}', b'{"big": 1.0-2}']
     broken += [b'{"big": 01.0}', b'{"big": 1.0, "other": "a\n1.0"}', b'{"big": 1e}', b'"1.0']
-    assert {row["reason"] for row in read(spark, _spec(), broken, names_faults=True)} == {
-        "not_json"
-    }
+    assert {row["reason"] for row in read(_SPEC, broken)} == {"not_json"}
 
 
-@pytest.mark.faults
-def test_large_records_with_such_an_integer_fail_no_run(spark: SparkSession) -> None:
-    """A text of a megabyte is rewritten; a longer one is malformed."""
-    shorter = b'{"big": 1.0, "text": "%s"}' % (b"\\n 1.0" * 160_000)
-    many = b'{"many": [%s]}' % b",".join([b"1.0"] * 200_000)
-    longer = b'{"big": 1.0, "text": "%s"}' % (b"x" * (1 << 20))
-    rows = read(spark, _spec(), [shorter, many, longer], names_faults=True)
-    assert rows[0]["value"]["big"] == 1
-    assert rows[0]["value"]["text"] == "\n 1.0" * 160_000
-    assert rows[1]["value"]["many"] == [1] * 200_000
-    assert (rows[2]["reason"], rows[2]["path"]) == ("malformed", "big")
-
-
-@pytest.mark.faults
-def test_the_time_for_a_broken_text_grows_with_its_length_alone(spark: SparkSession) -> None:
+def test_large_records_are_read_in_linear_time() -> None:
     """A quadratic search would take hours for each of these texts."""
+    text = b'{"big": 1.0, "text": "%s"}' % (b"\\n 1.0" * 160_000)
+    many = b'{"many": [%s]}' % b",".join([b"1.0"] * 100_000)
+    digits = b'{"big": 1.0' + b"0" * 500_000 + b"1}"
     broken = [
         b'{"big": 1.0, "' + b'\\"' * 500_000,
-        b'{"big": 1.0' + b"0" * 500_000 + b"1}",
         b'{"big": 1.0, "other": ' + b"-" * 1_000_000,
         b'{"big": 1.0, ' + b'""' * 500_000,
     ]
-    rows = read(spark, _spec(), broken, names_faults=True)
-    assert [row["reason"] for row in rows] == ["not_json"] * len(broken)
+    rows = read(_SPEC, [text, many, digits, *broken])
+    assert rows[0]["value"]["big"] == 1
+    assert rows[0]["value"]["text"] == "\n 1.0" * 160_000
+    assert rows[1]["value"]["many"] == [1] * 100_000
+    assert [row["reason"] for row in rows[2:]] == ["malformed", *["not_json"] * 3]
 
 
 @pytest.mark.parametrize(
@@ -209,21 +183,18 @@ def test_the_time_for_a_broken_text_grows_with_its_length_alone(spark: SparkSess
         ("-1.5E+0900000000", "price"),
         ("1e900000000", "big"),
         ("1e900000000", "ratio"),
-        ("1e900000000", "text"),
     ],
 )
-def test_a_huge_exponent_is_malformed_at_once(spark: SparkSession, number: str, field: str) -> None:
-    """Spark's parser would compute all digits of a decimal. Only the field's name is checked."""
+def test_a_huge_exponent_is_malformed_at_once(number: str, field: str) -> None:
+    """No reader computes all of its digits."""
     whole = {"big": 1, "small": 2, "ratio": 0.5, "price": 3, "text": "9e900000000"}
     record = json.dumps({**whole, field: 0}).replace(f'"{field}": 0', f'"{field}": {number}')
-    (row,) = read(spark, _spec(), [record.encode()], names_faults=True)
+    (row,) = read(_SPEC, [record.encode()])
     assert (row["reason"], row["path"]) == ("malformed", field)
 
 
-def test_an_exponent_near_the_limit_of_32_bits_fails_no_run(spark: SparkSession) -> None:
+def test_an_exponent_near_the_limit_of_32_bits_fails_no_run() -> None:
     """The schema has no decimals, so exponents are not bounded."""
-    schema = parse_type({"big": "long", "ratio": "double"})
-    assert isinstance(schema, Struct)
     numbers = [
         f"{digits}e{exponent}"
         for digits in ("1", "1.5", "0.001", "12", "-0.0")
@@ -233,10 +204,8 @@ def test_an_exponent_near_the_limit_of_32_bits_fails_no_run(spark: SparkSession)
     records += [f'{{"big": 1.0, "ratio": {number}}}' for number in numbers]
     records += [f'{{"big": 1.0, "other": {number}}}' for number in numbers]
     rows = read(
-        spark,
-        PayloadSpec(format=Format.JSON, schema=schema),
+        spec_of({"big": "long", "ratio": "double"}),
         [record.encode() for record in records],
-        names_faults=True,
     )
     reasons = [(row["reason"], row["path"]) for row in rows]
     good, count = (None, None), len(numbers)
@@ -246,10 +215,10 @@ def test_an_exponent_near_the_limit_of_32_bits_fails_no_run(spark: SparkSession)
     assert set(reasons[2 * count :]) == {good}
 
 
-def test_a_huge_exponent_changes_no_valid_record(spark: SparkSession) -> None:
+def test_a_huge_exponent_changes_no_valid_record() -> None:
     """Covers texts, fields that the schema does not have, and numbers near zero."""
     record = b'{"text": "9e900000000, 1e-900000000", "other": 1e900000000, "ratio": 1e-900000000}'
-    (row,) = read(spark, _spec(), [record])
+    (row,) = read(_SPEC, [record])
     assert row["reason"] is None
     assert row["value"]["text"] == "9e900000000, 1e-900000000"
     assert row["value"]["ratio"] == 0.0
