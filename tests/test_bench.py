@@ -220,7 +220,7 @@ def test_given_sizes_override_the_short_and_full_form(tmp_path: Path) -> None:
 def test_every_benchmark_has_ratios_of_different_sides() -> None:
     found = all_benchmarks()
     short = {"bulk", "idle", "planning", "run", "small", "typed", "typed_avro", "typed_protobuf"}
-    assert set(found) == {*short, "console", "requests", "scheduled"}
+    assert set(found) == {*short, "console", "requests", "scheduled", "typed_nested"}
     assert short == {name for name, each in found.items() if each.in_short_form}
     for benchmark in found.values():
         assert benchmark.ratios
@@ -394,6 +394,7 @@ def test_bulk_lands_every_record_on_every_side(tmp_path: Path) -> None:
     ("name", "sides"),
     [
         ("typed", {"tidemark", "two_streams", "foreach_batch"}),
+        ("typed_nested", {"tidemark", "two_streams", "foreach_batch"}),
         ("typed_avro", {"tidemark", "two_streams", "foreach_batch", "many_schemas"}),
         ("typed_protobuf", {"tidemark", "avro"}),
     ],

@@ -55,6 +55,8 @@ _AVRO = {
         {"name": "note", "type": ["null", "string"]},
     ],
 }  # fmt: skip
+_GROUPS, _FIELDS, _NESTED_VALUES = 4, 10, 20_000
+"""Objects of a nested record, fields of each, and number of different values of about 1 kB."""
 _PROTOBUF = """
 syntax = "proto3";
 import "google/protobuf/timestamp.proto";
@@ -123,6 +125,37 @@ def _json_values(_: Context) -> Iterator[Kind]:
         ],
         decode={"format": "json", "schema": _SCHEMA},
         stream={"decoded": f"from_json(CAST(value AS STRING), '{fields}')"},
+    )
+
+
+@contextmanager
+def _nested_values(_: Context) -> Iterator[Kind]:
+    """Records with three objects and a list of one object, each with ten fields."""
+    random = Random(_SEED)
+    kinds = [["long", "string", "double"][number % 3] for number in range(_FIELDS)]
+    group = {f"field_{number}": kind for number, kind in enumerate(kinds)}
+    names = [f"group_{number}" for number in range(_GROUPS)]
+    schema = {name: [group] if name == names[-1] else group for name in names}
+    inner = ", ".join(f"{name}: {kind.replace('long', 'bigint')}" for name, kind in group.items())
+    columns = ", ".join(
+        f"{name} {'ARRAY<' * is_list}STRUCT<{inner}>{'>' * is_list}"
+        for name, is_list in ((each, each == names[-1]) for each in names)
+    )
+    makers: Mapping[str, Callable[[], object]] = {
+        "long": lambda: random.randrange(10**9),
+        "string": lambda: "".join(random.choices("abcdefghijklmnopqrstuvwxyz ", k=12)),
+        "double": lambda: random.random(),
+    }
+
+    def record() -> dict[str, Any]:
+        made = {name: {each: makers[kind]() for each, kind in group.items()} for name in names}
+        return {**made, names[-1]: [made[names[-1]]]}
+
+    yield Kind(
+        topic="typed_nested",
+        values=[json.dumps(record()).encode() for _ in range(_NESTED_VALUES)],
+        decode={"format": "json", "schema": schema},
+        stream={"decoded": f"from_json(CAST(value AS STRING), '{columns}')"},
     )
 
 
@@ -322,7 +355,7 @@ def _open(context: Context, kind: Kind) -> Iterator[Setup]:
             sides=sides,
             data={
                 "records": context.records,
-                "values": f"{_VALUES:,} of {kind.decode['format']}, seed {_SEED}",
+                "values": f"{len(kind.values):,} of {kind.decode['format']}, seed {_SEED}",
                 "partitions": PARTITIONS,
             },
             # The JVM compiles decoders slowly: the second run is not the fastest yet.
@@ -351,12 +384,14 @@ BENCHMARKS = [
         title=f"P11: Kafka to a bronze and a typed {what} table, warm, both verified after",
         ratios=ratios,
         open=_opened(kinds),
-        records=1_000_000,
-        full_records=5_000_000,
+        records=records,
+        full_records=5 * records,
+        in_short_form=name != "typed_nested",
     )
-    for name, what, kinds, ratios in (
-        ("typed", "JSON", _json_values, _RATIOS),
-        ("typed_avro", "Avro", _avro_values, [*_RATIOS, *_MANY_SCHEMAS]),
-        ("typed_protobuf", "Protobuf", _protobuf_values, _BESIDE_AVRO),
+    for name, what, records, kinds, ratios in (
+        ("typed", "JSON", 1_000_000, _json_values, _RATIOS),
+        ("typed_nested", "nested JSON", 200_000, _nested_values, _RATIOS),
+        ("typed_avro", "Avro", 1_000_000, _avro_values, [*_RATIOS, *_MANY_SCHEMAS]),
+        ("typed_protobuf", "Protobuf", 1_000_000, _protobuf_values, _BESIDE_AVRO),
     )
 ]
