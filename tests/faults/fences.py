@@ -278,7 +278,7 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
         ("decode-with-an-earlier-spec-commits-nothing", "I7", Never(), "earlier_spec"),
         ("decode-with-a-replaced-spec-begins-nothing", "I7", Never(), "replaced_spec"),
         ("only-records-with-resolved-schemas-are-decoded", "I3", Never(), "replay_beside"),
-        ("rows-are-withdrawn-before-a-terminal-error", "I7", Drop(), "are_withdrawn"),
+        ("rows-are-withdrawn-before-an-error", "I7", Drop(), "are_withdrawn"),
         ("replaced-rows-stay-until-their-new-rows", "I3", Never(), "replaced_rows"),
     ),
     "tests/silver/typed/test_following.py": (

@@ -6,7 +6,7 @@ import copy
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,12 +22,14 @@ from tests.support.registry import framed
 from tests.support.typed_lake import DECODE, FileDecoder, TypedLake
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.decode_work import Decoded, DecodeRequest
+from tidemark.core.errors import TidemarkError
 from tidemark.core.publication import PublicationStatus, PublishRule
 from tidemark.delta.errors import ControlConflict
 from tidemark.delta.storage import folder_of
 from tidemark.silver.typed.columns import typed_schema
 from tidemark.silver.typed.errors import SpecOutdated, TooManyQuarantined
 from tidemark.spark import parquet
+from tidemark.spark.errors import EngineUnavailable
 from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
 from tidemark.spec.fields import Struct
 
@@ -171,13 +173,24 @@ def test_a_replay_beside_a_decode_from_scratch_quarantines_no_other_records(tmp_
     lake.check()
 
 
-class Refusing(FileDecoder):
-    """Refuses all records."""
+REFUSED = TooManyQuarantined(
+    pipeline="events", sequence=2, quarantined=3, records=3, allowed=0, reasons=()
+)
+LOST = EngineUnavailable(engine="The Spark Connect server", reason="it has ended")
+
+
+@dataclass
+class Failing(FileDecoder):
+    """Decodes no record.
+
+    Attributes:
+        error: Its error.
+    """
+
+    error: TidemarkError = REFUSED
 
     def decode(self, request: DecodeRequest) -> Sequence[DataFile]:  # noqa: ARG002
-        raise TooManyQuarantined(
-            pipeline="events", sequence=2, quarantined=3, records=3, allowed=0, reasons=()
-        )
+        raise self.error
 
 
 def test_replaced_rows_stay_although_their_new_rows_cannot_be_decoded(tmp_path: Path) -> None:
@@ -186,19 +199,22 @@ def test_replaced_rows_stay_although_their_new_rows_cannot_be_decoded(tmp_path: 
     lake.land_and_run(3)
     lake.bronze.land_again((0, 0, 2))
     with pytest.raises(TooManyQuarantined):
-        Follower(lake, Refusing(lake)).decode()
+        Follower(lake, Failing(lake)).decode()
     assert len(lake.decoded()) == 3
     lake.run()
     lake.check()
 
 
-def test_rows_are_withdrawn_although_other_plans_cannot_be_decoded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [REFUSED, LOST], ids=["refused", "lost"])
+def test_rows_are_withdrawn_although_other_plans_cannot_be_decoded(
+    tmp_path: Path, error: TidemarkError
+) -> None:
     lake = TypedLake(tmp_path)
     lake.land_and_run(3)
     lake.bronze.run(3)
     lake.bronze.undo.undo(1, "test", "a mistake")
-    follower = Follower(lake, Refusing(lake))
-    with pytest.raises(TooManyQuarantined):
+    follower = Follower(lake, Failing(lake, error))
+    with pytest.raises(type(error)):
         follower.decode()
     assert lake.decoded() == []
     lake.run()

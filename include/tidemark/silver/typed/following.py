@@ -20,7 +20,7 @@ from tidemark.core.bookmark import MAX_RUNS, Bookmark
 from tidemark.core.datafile import DataFile
 from tidemark.core.decode_round import cleared_bookmark
 from tidemark.core.decode_work import EVERY_PLAN, Decoded, DecodeRequest, DecodeWork
-from tidemark.core.errors import OnlyCopy, TerminalError, TidemarkError
+from tidemark.core.errors import OnlyCopy, TidemarkError
 from tidemark.core.following import (
     BatchOffsets,
     by_topic_id,
@@ -361,8 +361,8 @@ class Decodes:
         for _ in range(most_rounds):
             try:
                 commit = retry_on_conflict(partial(self._commit, work, plans, replayed))
-            except TerminalError:
-                yield from self._withdrawn()  # fence: rows-are-withdrawn-before-a-terminal-error
+            except TidemarkError:
+                yield from self._withdrawn()  # fence: rows-are-withdrawn-before-an-error
                 raise
             is_followed = self._follow(work, commit)
             if commit is None:
