@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from datetime import UTC, datetime
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,6 +18,8 @@ from tidemark.silver.typed.formats import json_reader
 from tidemark.silver.typed.json_values import json_object
 from tidemark.silver.typed.payload_values import MalformedPayload
 from tidemark.spec.decode import REST
+
+_SUITE = Path(__file__).parent / "json_test_suite" / "cases.json"
 
 
 def in_utc(value: Any) -> Any:
@@ -165,6 +169,23 @@ def test_a_part_of_a_column_is_read() -> None:
     found = json_reader.read(payloads, schema).to_pylist()
     assert [row["value"] for row in found] == [{"n": 1}, None, None]
     assert [row["reason"] for row in found] == [None, None, "not_utf8"]
+
+
+@pytest.mark.parametrize("is_field", [True, False])
+def test_the_cases_of_a_public_suite_are_accepted_or_refused(*, is_field: bool) -> None:
+    """JSONTestSuite of Nicolas Seriot: names begin with y (to accept) or n (to refuse)."""
+    texts = {name: b64decode(text) for name, text in json.loads(_SUITE.read_text()).items()}
+    if is_field:
+        texts = {name: b'{"x": %s}' % text for name, text in texts.items()}
+    rows = read(spec_of({"x": "string"}), list(texts.values()))
+    wrong = {
+        texts[name]: row
+        for name, row in zip(texts, rows, strict=True)
+        # A typed value is an object.
+        if (row["reason"] is None) != (name[0] == "y" and texts[name].lstrip().startswith(b"{"))
+    }
+    assert len(texts) > 270
+    assert wrong == {}
 
 
 # -- random objects ------------------------------------------------------------------------------
