@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-FIELD_NAME = r"[^\s,;{}()=`]+"
+FIELD_NAME = r"[^\s,;{}()=`\ud800-\udfff]+"
 """Pattern for the name of a field in a Delta table."""
 UNION_MEMBER = "member_"
 """Prefix of the fields of a union, of which one has a value; the type's name follows."""

@@ -18,6 +18,11 @@ from tidemark.spec.decode import REST
 from tidemark.spec.fields import Decimal, FieldType, ListOf, Struct
 
 _RANGES = {"integer": range(-(2**31), 2**31), "long": range(-(2**63), 2**63)}
+_UNPAIRED = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+"""The escape of an unpaired surrogate, in a text without an escaped backslash."""
 _MAX_INTEGER = 1_000
 """Maximum length of an integer that Python parses as such."""
 _DECIMAL = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -72,7 +77,7 @@ def parsed_json(text: str) -> Any:
         raise NotJudged("JSON nested deeper than Python reads") from None
     except ValueError as wrong:
         raise MalformedPayload from wrong
-    if "\\u" in text and _has_surrogate(json.dumps(found, ensure_ascii=False, default=str)):
+    if _UNPAIRED.search(text.replace("\\\\", "\\u005c")):
         raise MalformedPayload
     return found
 
@@ -178,11 +183,6 @@ def _moment(text: str, kind: str) -> date | datetime:
         return made.replace(tzinfo=UTC) if made.tzinfo is None else made.astimezone(UTC)
     except (ValueError, OverflowError) as wrong:
         raise MalformedPayload from wrong
-
-
-def _has_surrogate(text: str) -> bool:
-    """Return whether a text has an unpaired surrogate."""
-    return not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text)
 
 
 def utf8_text(payload: bytes) -> str:

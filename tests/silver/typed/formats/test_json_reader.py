@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from datetime import UTC, datetime
+from decimal import Decimal as Number
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -93,6 +94,8 @@ def test_details_name_the_expected_type_and_the_type_found_without_values() -> N
         '{"n": 1': "Input data was truncated",
         "": "Input data was truncated",
         '{"secret": "\\ud800"}': "a text has an unpaired surrogate",
+        '{"n": NaN}': "invalid character",
+        '\ufeff{"n": 1}': "invalid character",
     }
     rows = read(spec_of(schema), [each.encode() for each in cases])
     assert dict(zip(cases, (row["detail"] for row in rows), strict=True)) == cases
@@ -105,6 +108,28 @@ def test_deep_json_is_quarantined() -> None:
     decoded = read(json_spec(), [*poison, b'{"text": "after"}'])
     assert [row["reason"] for row in decoded] == [*["not_json"] * 4, None]
     assert {row["detail"] for row in decoded[:3]} == {"the text is nested too deep"}
+
+
+@pytest.mark.parametrize("keeps_rest", [True, False])
+def test_no_depth_of_json_fails_a_batch(*, keeps_rest: bool) -> None:
+    """The reader's own calls use the stack as well."""
+    payloads = [b'{"x": %s1%s}' % (b"[" * depth, b"]" * depth) for depth in range(900, 1_010)]
+    schema = spec_of({"n": "long"}).schema
+    assert schema is not None
+    for payload in payloads:
+        column = pa.array([payload], pa.binary())
+        (row,) = json_reader.read(column, schema, keeps_rest=keeps_rest).to_pylist()
+        assert row["reason"] in (None, "not_json")
+
+
+def test_a_suspect_record_does_not_affect_tombstones_and_other_reasons() -> None:
+    """Arrow cannot convert this valid decimal."""
+    payloads = [None, b'{"text": "\xff"}', b'{"price": 0e99}', b'{"price": 1.5}', None]
+    rows = read(json_spec(), payloads)
+    assert [row["reason"] for row in rows] == [None, "not_utf8", None, None, None]
+    assert [row["value"] and row["value"]["price"] for row in rows] == [
+        *(None, None, Number(0), Number("1.5"), None)
+    ]
 
 
 def test_the_last_value_of_a_repeated_name_counts_at_every_level() -> None:
@@ -146,10 +171,12 @@ def test_unnamed_fields_are_kept_as_json() -> None:
     assert [row["value"] for row in read(spec, bad)] == [None] * len(bad)
 
 
-@pytest.mark.parametrize("name", ['a"b', "a\\b", "a\u00e9", "$.[]", "a'b"])
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "a\u00e9", "$.[]", "a'b", "f0", "__class__"])
 def test_a_field_may_have_any_name(name: str) -> None:
-    for schema in ({name: "long"}, {"in": [{name: "long"}]}):
-        value: Any = {name: 5} if name in schema else {"in": [{name: 5}]}
+    """Names in the reader's own code are no exception."""
+    for schema in ({name: "long", "f1": "long"}, {"in": [{name: "long", "f1": "long"}]}):
+        inner = {name: 5, "f1": 6}
+        value: Any = inner if name in schema else {"in": [inner]}
         (row,) = read(spec_of(schema), [json.dumps(value).encode()])
         assert row["value"] == value
 
@@ -195,6 +222,8 @@ _RANDOM = {
     "day": "date",
     "price": "decimal(10,3)",
     "wide": "decimal(28,2)",
+    "most": "decimal(28,28)",
+    "whole": "decimal(28,0)",
     "small": "integer",
     "big": "long",
     "ratio": "double",
@@ -206,7 +235,7 @@ _RANDOM = {
 
 def _moment(chance: Random) -> str:
     pick = chance.choice
-    day = f"{pick([0, 1, 2, 1969, 2026, 9999, 10000]):04d}-{pick([0, 1, 2, 12, 13]):02d}"
+    day = f"{pick([0, 0, 1, 2, 1969, 2026, 9999, 10000]):04d}-{pick([0, 1, 2, 12, 13]):02d}"
     day += f"-{pick([0, 1, 28, 29, 30, 31, 32]):02d}"
     time = f"{pick([0, 1, 23, 24]):02d}:{pick([0, 59, 60]):02d}:{pick([0, 59, 60]):02d}"
     time += pick(["", "", ".1", ".123456", ".1234567", "."])
@@ -216,10 +245,15 @@ def _moment(chance: Random) -> str:
 
 def _number(chance: Random) -> str:
     pick = chance.choice
+    if chance.random() < 0.3:
+        digits = "".join(chance.choices("0123456789", k=chance.randint(1, 40)))
+        place = chance.randint(0, len(digits))
+        return f"{digits[:place]}.{digits[place:]}" if place < len(digits) else digits
     whole = ["0", "1", "00", "12", "123456789", "9" * 26, "9" * 27, "1" + "0" * 30]
     whole += ["2147483648", "9223372036854775807", "9223372036854775808"]
     fraction = ["", "", ".", ".0", ".5", ".000", ".0001", "." + "0" * 40, "." + "0" * 40 + "1"]
     exponent = ["", "", "e0", "E2", "e-2", "e+3", "e30", "e-400", "e400", "e99999999999"]
+    exponent += [f"e{chance.randint(-50, 50)}", f"e{chance.randint(-(2**31), 2**31)}"]
     return pick(["", "", "-", "+"]) + pick(whole) + pick(fraction) + pick(exponent)
 
 
@@ -238,7 +272,7 @@ def _value(chance: Random) -> str:
 
 def _object(chance: Random) -> bytes:
     names = [*_RANDOM, "other"]
-    fields = [f'"{name}": {_value(chance)}' for name in names if chance.random() < 0.12]
+    fields = [f'"{name}": {_value(chance)}' for name in names if chance.random() < 0.1]
     if chance.random() < 0.2:
         moments = f"[{_value(chance)}, {_value(chance)}]"
         fields.append(f'"inner": {{"at": {moments}, "legs": [{{"price": {_value(chance)}}}]}}')

@@ -128,7 +128,8 @@ def _struct_column(kind: Struct) -> _Column:
     names = [name for name, _ in kind.fields]
     arrow = pa.struct([(name, each.arrow) for name, each in zip(names, columns, strict=True)])
     attributes = [f"f{number}" for number in range(len(names))]
-    renamed = {each: name for each, name in zip(attributes, names, strict=True) if _is_plain(name)}
+    # Without plain names, the first reading refuses every payload.
+    renamed = dict(zip(attributes, names, strict=True)) if all(map(_is_plain, names)) else {}
     fields = [
         (attribute, Raw, _NULL) if each.parsed is Raw else (attribute, each.parsed | None, None)
         for attribute, each in zip(attributes, columns, strict=True)
@@ -214,7 +215,7 @@ def _cast(texts: pa.Array, kind: pa.DataType, convert: Callable[[str], object]) 
             except _INVALID:
                 suspects.append(number)
         # Arrow may refuse a text for another reason than `convert`.
-        raise _Suspects(suspects or range(len(texts))) from None
+        raise _Suspects(suspects or pc.indices_nonzero(texts.is_valid()).to_pylist()) from None
 
 
 def _check(fits: pa.Array) -> None:
@@ -226,9 +227,11 @@ def _check(fits: pa.Array) -> None:
 
 def _decimals(values: Sequence[Raw | None], kind: pa.DataType) -> pa.Array:
     texts = pc.utf8_trim(_texts(values), '"')
-    # Arrow returns a wrong number for a text of thousands of digits.
-    _check(pc.less_equal(pc.binary_length(texts), _MAX_DIGITS))
-    _check(pc.match_substring_regex(texts, _DECIMAL))
+    # Arrow returns wrong numbers, or crashes, for other texts: its intermediate results overflow,
+    # and its scales differ by more than 38.
+    whole = max(kind.precision - kind.scale, 1)
+    fraction = f"[.][0-9]{{0,{_MAX_DIGITS - whole}}}"
+    _check(pc.match_substring_regex(texts, f"^-?[0-9]{{1,{whole}}}(?:{fraction})?$"))
     fitting = Decimal(kind.precision, kind.scale)
     return _cast(texts, kind, lambda text: _decimal(text, fitting))
 
@@ -236,6 +239,7 @@ def _decimals(values: Sequence[Raw | None], kind: pa.DataType) -> pa.Array:
 def _moments(values: Sequence[str | None]) -> pa.Array:
     texts = pa.array(values, pa.string())
     _check(pc.match_substring_regex(texts, _MOMENT))
+    _check(pc.invert(pc.starts_with(texts, "0000")))
     in_zone = pc.match_substring_regex(texts, r"(?:Z|[+-]\d{2}:\d{2})$")
     texts = pc.if_else(in_zone, texts, pc.binary_join_element_wise(texts, "Z", ""))
     made = _cast(texts, _TIMESTAMP, _moment)
@@ -330,7 +334,8 @@ def _numeric(text: str, kind: FieldType) -> int | float | Number:
     if kind == "double":
         if math.isinf(number := float(text)):
             raise ValueError("the number is too large")
-        return number
+        # The first reading parses this number as an integer.
+        return 0.0 if text == "-0" else number
     exact, allowed = _number(text), _INTEGERS[str(kind)]
     if exact.adjusted() > len(str(allowed.stop)) or exact != (whole := int(exact)):
         raise ValueError("the number is no integer")
@@ -416,29 +421,36 @@ class _Reader:
             except (msgspec.DecodeError, RecursionError):
                 parsed.append(None)
                 again.append(number)
+        rest = self._rests(parsed, written, again)
         made = None
         while made is None:
             try:
                 made = self._fill(parsed)
             except _Suspects as found:
-                again += found.positions
+                again += [number for number in found.positions if parsed[number] is not None]
                 for number in found.positions:
                     parsed[number] = None
         if self._names is not None:
-            made = self._with_rest(made, parsed, written)
+            fields = [*made.flatten(), pa.array(rest, pa.string())]
+            missing = made.is_null()
+            made = pa.StructArray.from_arrays(fields, fields=list(self.arrow), mask=missing)
         if again:
             made = self._read_again(made, written, again, faults)
         return results(made, faults)
 
-    def _with_rest(
-        self, made: pa.StructArray, parsed: Sequence[Any], written: Sequence[bytes]
-    ) -> pa.StructArray:
-        rest = [
-            None if each is None else self._rest(_object(text))
-            for each, text in zip(parsed, written, strict=True)
-        ]
-        fields = [*made.flatten(), pa.array(rest, pa.string())]
-        return pa.StructArray.from_arrays(fields, fields=list(self.arrow), mask=made.is_null())
+    def _rests(
+        self, parsed: list[Any], written: Sequence[bytes], again: list[int]
+    ) -> Sequence[str | None]:
+        """Return `REST` of each parsed payload; add those that are nested too deep to `again`."""
+        rests: list[str | None] = [None] * len(parsed)
+        for number in range(len(parsed)) if self._names is not None else ():
+            try:
+                if parsed[number] is not None:
+                    rests[number] = self._rest(_object(written[number]))
+            except RecursionError:
+                parsed[number] = None
+                again.append(number)
+        return rests
 
     def _rest(self, written: Mapping[str, Raw]) -> str | None:
         rest = {name: each for name, each in written.items() if name not in (self._names or ())}
@@ -505,9 +517,17 @@ def _explained(wrong: Exception, written: bytes) -> str:
     if isinstance(wrong, RecursionError):
         return "the text is nested too deep"
     with suppress(ValueError, RecursionError):
-        if isinstance(json.loads(written), dict):
+        # Python's parser accepts unpaired surrogates.
+        json.loads(written.decode(), parse_constant=_no_constant, parse_int=float)
+        if isinstance(wrong, msgspec.DecodeError) and not isinstance(
+            wrong, msgspec.ValidationError
+        ):
             return "a text has an unpaired surrogate"
     return re.sub(r" \(byte \d+\)$|^JSON is malformed: ", "", str(wrong))
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
 
 
 @lru_cache(maxsize=64)
