@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tidemark.app.pipeline import Pipeline
     from tidemark.bronze.ingest.protocols import ControlTable
     from tidemark.delta.control_repair import DeltaControlRepair
+    from tidemark.delta.data_table import DeltaDataTable
     from tidemark.kafka.topics import KafkaTopics
     from tidemark.local.airflow_standalone import AirflowStandalone
     from tidemark.local.failpoints import FailPoint
@@ -132,16 +133,16 @@ class App:
 
     def table_version(self, ref: PipelineRef | str) -> int:
         """Return the newest version of a table; -1 if it does not exist."""
-        from tidemark.delta.data_table import DeltaDataTable
-
-        return DeltaDataTable(self.layout.data_table(self.spec(ref).target)).version_and_id()[0]
+        return self._table(ref).version_and_id()[0]
 
     def may_have_changed_rows(self, ref: PipelineRef | str, since: int) -> bool:
         """Return whether rows of a table may have changed after a version."""
+        return self._table(ref).may_have_changed_rows(since)
+
+    def _table(self, ref: PipelineRef | str) -> DeltaDataTable:
         from tidemark.delta.data_table import DeltaDataTable
 
-        table = DeltaDataTable(self.layout.data_table(self.spec(ref).target))
-        return table.may_have_changed_rows(since)
+        return DeltaDataTable(self.layout.data_table(self.spec(ref).target))
 
     def spec(self, ref: PipelineRef | str) -> PipelineSpec:
         """Return the spec of a pipeline, or of one of its other tables.

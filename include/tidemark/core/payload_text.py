@@ -82,7 +82,7 @@ def _indented_json(text: str) -> str | None:
     if not text.lstrip().startswith(("{", "[")):
         return None
     try:
-        json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse)
+        json.loads(text, parse_int=str, parse_float=str, parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         return None
     characters = 0
@@ -95,7 +95,8 @@ def _indented_json(text: str) -> str | None:
     return "".join(parts)
 
 
-def _refuse(constant: str) -> Any:
+def refuse_constant(constant: str) -> Any:
+    """Refuse NaN and Infinity, which Python's parser accepts; its argument `parse_constant`."""
     raise ValueError(f"{constant} is not JSON")
 
 

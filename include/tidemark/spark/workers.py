@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _RUN_BY_WORKERS = (
+    "core/payload_text.py",
     "silver/typed/formats/json_reader.py",
     "silver/typed/formats/protobuf_reader.py",
     "silver/typed/formats/arrow_results.py",

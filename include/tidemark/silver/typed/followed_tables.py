@@ -99,12 +99,16 @@ class FollowPorts:
 
 
 class OpenedTables(NamedTuple):
-    """The tables of a round. Each was opened before its source, and the ledger was read last."""
+    """The tables of a round, with the newest bookmark of the typed table; None if it is unknown.
+
+    Each was opened before its source, and the ledger was read last.
+    """
 
     quarantine: OpenedIndex
     typed: NotedVersion
     bronze: NotedVersion
     ledger: CheckedLedger
+    earlier: Bookmark | None
 
 
 class Look(NamedTuple):
@@ -187,7 +191,7 @@ class FollowedTables:
         # fence: decoded-bronze-table-is-the-compared-one
         if newest is None or newest.ref != bronze.ref:
             raise ControlConflict(pipeline=self.pipeline, event_number=ledger.event_number)
-        return OpenedTables(index, typed, bronze, ledger)
+        return OpenedTables(index, typed, bronze, ledger, earlier)
 
     def look(self, plans: SpanSet, replayed: BatchOffsets) -> Look | None:
         """Open the tables, compare them with the ledger, and choose the plans of a round.
@@ -207,7 +211,7 @@ class FollowedTables:
         tables = self.open()
         if tables is None:
             return None
-        earlier = bookmark_of(tables.typed)
+        earlier = tables.earlier
         pending = earlier.pending if earlier else SpanSet()
         if plans:
             pending = pending.intersection(plans)

@@ -400,7 +400,7 @@ class Decodes:
         look = self._tables.look(plans, replayed)
         if look is None:
             return None
-        step, (index, typed, bronze, _) = look.step, look.tables
+        step, (index, typed, bronze, *_) = look.step, look.tables
         specs = (self._tables.spec, work.earlier_spec)
         # A decode from scratch before the first bookmark replaces no spec.
         # fence: decode-with-an-earlier-spec-commits-nothing
@@ -492,7 +492,7 @@ class Decodes:
         Returns:
             Whether the quarantine has followed.
         """
-        (index, typed, _, _), bookmark = commit.look.tables, commit.bookmark
+        (index, typed, *_), bookmark = commit.look.tables, commit.bookmark
         if not commit.look.is_followed:  # fence: quarantine-was-up-to-date-before-the-commit
             return False
         if not bookmark.changes_quarantine:
@@ -513,9 +513,9 @@ class Decodes:
 
     def _follow_newest(self, work: DecodeWork) -> bool:
         tables = self._tables.open()
-        if tables is None or bookmark_of(tables.typed) is None:
+        if tables is None or tables.earlier is None:
             return False
-        index, typed, bronze, _ = tables
+        index, typed, bronze, *_ = tables
         changes = index.changes(typed)
         if changes == []:
             return False

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
 
+from tidemark.core.payload_text import refuse_constant
 from tidemark.spec.fields import Decimal, FieldType, ListOf, Struct
 from tidemark.spec.schema_limits import MAX_LEVELS
 
@@ -39,14 +40,10 @@ def json_object(data: bytes) -> Mapping[str, Any] | None:
     """Return a value parsed as a JSON object; None if it is not a JSON object."""
     try:
         # Spark accepts no byte order mark. Python accepts NaN and Infinity, which are not JSON.
-        content = json.loads(data.decode("utf-8"), parse_constant=_refuse)
+        content = json.loads(data.decode("utf-8"), parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)
 
 
 @dataclass(slots=True)

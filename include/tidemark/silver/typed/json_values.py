@@ -12,6 +12,7 @@ from decimal import Decimal as Number
 from decimal import DecimalException
 from typing import Any
 
+from tidemark.core.payload_text import refuse_constant
 from tidemark.silver.typed.json_types import TEXT_FORMS
 from tidemark.silver.typed.payload_values import MalformedPayload
 from tidemark.spec.decode import REST
@@ -72,7 +73,9 @@ def json_object(payload: bytes, schema: Struct, *, keeps_rest: bool = False) -> 
 def parsed_json(text: str) -> Any:
     """Return a JSON value, with `decimal.Decimal` for numbers with a fraction or an exponent."""
     try:
-        found = json.loads(text, parse_float=_number, parse_int=_whole, parse_constant=_refuse)
+        found = json.loads(
+            text, parse_float=_number, parse_int=_whole, parse_constant=refuse_constant
+        )
     except RecursionError:
         raise NotJudged("JSON nested deeper than Python reads") from None
     except ValueError as wrong:
@@ -92,10 +95,6 @@ def _number(text: str) -> Number:
         return Number(text)
     except DecimalException:
         raise NotJudged("a number with an exponent of more than 18 digits") from None
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)
 
 
 def _json_value(value: Any, kind: FieldType) -> Any:

@@ -2,11 +2,10 @@
 
 Spark's Python workers run this module without Spark. The library msgspec parses most objects
 directly into the types of the schema, and their fields become columns for a whole batch at once.
-It refuses what RFC 8259 does not allow, and values of another type.
+This first reading accepts only the plainest form of each value.
 
-Objects that it refuses, and those with a value that a column cannot take, are read a second time,
-value by value. This second reading alone decides which values are invalid, and names the fault. It
-also accepts 1.0 as an integer, and any value as text, for which the first one is too strict.
+All other objects are read a second time, value by value. This reading also accepts other valid
+forms, such as 1.0 as an integer, and any value as text. It names the fault of an invalid object.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Meta, Raw
 
+from tidemark.core.payload_text import refuse_constant
 from tidemark.silver.typed.formats.arrow_results import (
     result_type,
     results,
@@ -40,16 +40,15 @@ from tidemark.spec.decode import REST, QuarantineReason
 from tidemark.spec.fields import Decimal, FieldType, ListOf, Struct
 
 _INTEGERS = {"integer": range(-(2**31), 2**31), "long": range(-(2**63), 2**63)}
-_DECIMAL = r"^-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$"
-"""A decimal in quotes. Without quotes, it is a JSON number."""
 _MOMENT = (
     r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?"
     r"(?:Z|[+-](?:(?:0\d|1[0-7]):[0-5]\d|18:00))?$"
 )
 """ISO 8601, in UTC without an offset, with at most six digits of a second."""
-_IS_DECIMAL, _IS_DATE, _IS_MOMENT = (
-    re.compile(form, re.ASCII) for form in (_DECIMAL, r"\d{4}-\d{2}-\d{2}", _MOMENT)
-)
+_IS_DECIMAL = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+"""A decimal in quotes. Without quotes, it is a JSON number."""
+_IS_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_IS_MOMENT = re.compile(_MOMENT, re.ASCII)
 _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The years 1 to 9999, in microseconds since 1970: Python readers fail on other years."""
 _MAX_DIGITS = 38
@@ -193,7 +192,7 @@ def _list_column(element: _Column) -> _Column:
 
 def _texts(values: Sequence[Raw | None]) -> pa.Array:
     """Return JSON values as text; null is missing."""
-    texts = [None if each is None else bytes(each) for each in values]
+    texts = (None if each is None else bytes(each) for each in values)
     return pa.array([None if each == b"null" else each for each in texts], pa.string())
 
 
@@ -402,7 +401,8 @@ class _Reader:
 
     def __init__(self, schema: Struct, keeps_rest: bool) -> None:
         self._schema = schema
-        self._names = {name for name, _ in schema.fields} if keeps_rest else None
+        self._keeps_rest = keeps_rest
+        self._named = {name for name, _ in schema.fields}
         column = _struct_column(schema)
         self._fill = column.fill
         self._parse: Callable[[bytes], Any] = msgspec.json.Decoder(column.parsed).decode
@@ -421,7 +421,7 @@ class _Reader:
             except (msgspec.DecodeError, RecursionError):
                 parsed.append(None)
                 again.append(number)
-        rest = self._rests(parsed, written, again)
+        rest = self._rests(parsed, written, again) if self._keeps_rest else ()
         made = None
         while made is None:
             try:
@@ -430,7 +430,7 @@ class _Reader:
                 again += [number for number in found.positions if parsed[number] is not None]
                 for number in found.positions:
                     parsed[number] = None
-        if self._names is not None:
+        if self._keeps_rest:
             fields = [*made.flatten(), pa.array(rest, pa.string())]
             missing = made.is_null()
             made = pa.StructArray.from_arrays(fields, fields=list(self.arrow), mask=missing)
@@ -443,9 +443,9 @@ class _Reader:
     ) -> Sequence[str | None]:
         """Return `REST` of each parsed payload; add those that are nested too deep to `again`."""
         rests: list[str | None] = [None] * len(parsed)
-        for number in range(len(parsed)) if self._names is not None else ():
+        for number, each in enumerate(parsed):
             try:
-                if parsed[number] is not None:
+                if each is not None:
                     rests[number] = self._rest(_object(written[number]))
             except RecursionError:
                 parsed[number] = None
@@ -453,7 +453,7 @@ class _Reader:
         return rests
 
     def _rest(self, written: Mapping[str, Raw]) -> str | None:
-        rest = {name: each for name, each in written.items() if name not in (self._names or ())}
+        rest = {name: each for name, each in written.items() if name not in self._named}
         return msgspec.json.format(msgspec.json.encode(rest), indent=-1).decode() if rest else None
 
     def _read_again(
@@ -469,7 +469,7 @@ class _Reader:
             try:
                 found = _object(written[number])
                 value = _fields(found, self._schema, "")
-                if self._names is not None:
+                if self._keeps_rest:
                     value[REST] = self._rest(found)
                 values.append(value)
             except _Fault as fault:
@@ -516,18 +516,13 @@ def _explained(wrong: Exception, written: bytes) -> str:
     """Return why a text is no JSON object, without the position, which differs in each text."""
     if isinstance(wrong, RecursionError):
         return "the text is nested too deep"
-    with suppress(ValueError, RecursionError):
-        # Python's parser accepts unpaired surrogates.
-        json.loads(written.decode(), parse_constant=_no_constant, parse_int=float)
-        if isinstance(wrong, msgspec.DecodeError) and not isinstance(
-            wrong, msgspec.ValidationError
-        ):
+    # A text of another type, such as a list, is valid JSON.
+    if not isinstance(wrong, msgspec.ValidationError):
+        with suppress(ValueError, RecursionError):
+            # Python's parser accepts unpaired surrogates.
+            json.loads(written.decode(), parse_constant=refuse_constant, parse_int=float)
             return "a text has an unpaired surrogate"
     return re.sub(r" \(byte \d+\)$|^JSON is malformed: ", "", str(wrong))
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(name)
 
 
 @lru_cache(maxsize=64)
