@@ -26,8 +26,8 @@ class TooManyQuarantined(TerminalError):
     actual = "{quarantined:,} records"
     fix = (
         "Correct the schema or the rules under `decode` in the spec, or raise "
-        "`decode.quarantine.percent` (default 10) or `records`; then run `tidemark decode`. The "
-        "landed records are unchanged."
+        "`decode.quarantine.percent` (default 10) or `records`; then run `tidemark decode "
+        "{pipeline}`. The landed records are unchanged."
     )
 
     @property
@@ -49,7 +49,7 @@ class SchemaConflict(TerminalError):
 
     problem = (
         "Schema {schema_id} of the {part} at offset {offset} of partition {partition} does not fit "
-        "the typed table of {pipeline!r}: {all_differences}."
+        "the columns of {pipeline!r}: {all_differences}."
     )
     fix = (
         "Quarantine the records of this schema with `decode.quarantine.schemas: [{schema_id}]`. "
@@ -76,7 +76,7 @@ class SpecOutdated(TransientError):
     )
     fix = (
         "Deploy the newer spec wherever this pipeline runs. To return to this spec, run `tidemark "
-        "decode PIPELINE --from-scratch --reason TEXT` with it. No record was decoded."
+        "decode {pipeline} --from-scratch --reason TEXT` with it. No record was decoded."
     )
 
 

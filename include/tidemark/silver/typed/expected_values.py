@@ -1,7 +1,7 @@
 """Decodes keys and values without Spark, for the comparison with typed rows.
 
 `tidemark verify` compares the results with what Spark has decoded. Both sides share the types of
-columns, and the reader of Protobuf. Python reads JSON, and fastavro reads Avro.
+columns, and the reader of Protobuf. The module `json` reads JSON, and fastavro reads Avro.
 """
 
 from __future__ import annotations
