@@ -142,7 +142,7 @@ app = typer.Typer(
     name="tidemark",
     cls=_CommandsUnderHeadings,
     help=(
-        "Move Kafka into Delta Lake in scheduled batches of explicit offset ranges.\n\n"
+        "Copy Kafka topics into Delta Lake in scheduled batches of explicit offset ranges.\n\n"
         "`run` brings pipelines up to date. Its steps are commands too: `plan` records which "
         "offsets to read, `ingest` lands them, `check` checks them, `decode` and `upsert` make "
         "further tables. `status` shows the lag of each pipeline. Airflow runs the same steps "

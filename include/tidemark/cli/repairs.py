@@ -66,7 +66,8 @@ def abandon(
     """Abandon a plan that cannot land; its offsets are unread again, and the next plan has them.
 
     For a plan that is too large, or whose range Kafka no longer has. A driver that still executes
-    the plan cannot land it afterwards, so nothing lands twice. A landed plan cannot be abandoned.
+    the plan cannot land it afterwards, so nothing lands twice. A plan that is recorded as landed
+    cannot be abandoned.
     """
     abandoned = _repairs(pipeline).abandon(
         plan_number, requester(), reason, discard=discard, dry_run=dry_run
@@ -95,8 +96,8 @@ def undo(
 ) -> None:
     """Remove exactly the rows of a landed plan; its offsets are unread again.
 
-    The next run reads them again, or the next backfill those before the pipeline's start. Rows that
-    the plan had replaced do not come back. After a stop, run the command again: it continues.
+    The next run reads them again. Only a backfill reads those before the pipeline's start. Rows
+    that the plan had replaced do not come back. After a stop, run the command again: it continues.
 
     If Kafka has deleted some of the offsets, the rows are the only copy of their records, and the
     command refuses. It also refuses while Kafka does not answer. If Kafka or the topic is gone

@@ -377,8 +377,8 @@ class UnreadableFile(TerminalError):
             "RESTORE the table to the version before the commit that wrote the file, then run "
             f"`tidemark decode {pipeline}`. It compares the table with the bronze table, and "
             "decodes missing records. Without such a version, run `tidemark decode "
-            f"{pipeline} --from-scratch --reason TEXT` for a typed table. Delete a quarantine; "
-            "the next decode writes all of its entries again."
+            f"{pipeline} --from-scratch --reason TEXT` for a typed table. Delete the folder of a "
+            "quarantine: the next decode writes all of its entries again."
         )
         return cls(table=f"table {table}", file=file, reason=reason, repair=repair)
 

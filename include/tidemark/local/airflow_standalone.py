@@ -215,7 +215,7 @@ class AirflowStandalone:
                     finding="Airflow ended during its start.",
                     needed=f"an Airflow that keeps running; its log is {self._log_file}",
                     seen=processes.last_lines(self._log_file),
-                    advice="Fix the cause that the log shows. `make clean` removes Airflow's home.",
+                    advice="Fix the cause that the log shows, then run the command again.",
                 )
             seconds = time.monotonic() - start
             if seconds > timeout_s:

@@ -197,7 +197,6 @@ class Broker:
             raise SetupError(
                 finding="The jars of the embedded broker are missing.",
                 needed=f"kafka_*.jar in {config.jars}",
-                seen="none",
                 advice="Run `make setup`, which downloads them.",
             )
         java = shutil.which(config.java)
@@ -205,7 +204,6 @@ class Broker:
             raise SetupError(
                 finding="Java is missing.",
                 needed=f"Java 17 as {config.java!r}",
-                seen="no such program",
                 advice="Install a Java 17 runtime on the PATH.",
             )
         free = shutil.disk_usage(self._home).free

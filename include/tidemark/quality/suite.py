@@ -314,7 +314,6 @@ def expectation_schemas() -> Mapping[str, Mapping[str, Any]]:
         raise SetupError(
             finding="The quality check cannot read suites.",
             needed="the package great_expectations in this environment",
-            seen="none",
             advice="Install requirements.txt.",
         )
     folder = Path(package.submodule_search_locations[0], "expectations", "core", "schemas")

@@ -105,7 +105,6 @@ def submit(
         raise SetupError(
             finding=f"The program {engine.binary} cannot be started.",
             needed="the spark-submit of requirements.txt on the PATH",
-            seen="no such program",
             advice="Run `make setup`, and start tidemark from .venv/bin. For the DAGs, install "
             "requirements.txt in Airflow's environment.",
         )
