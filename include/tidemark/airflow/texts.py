@@ -13,9 +13,9 @@ from tidemark.spec.model import PipelineSpec
 def pipelines_page(members: Sequence[PipelineSpec], layout: Layout) -> str:
     """Return the page of a DAG: the tables of its pipelines, its tasks, and how to repair."""
     tables = "\n".join(_pipeline_section(spec, layout) for spec in members)
-    or_decode = typed_tasks = ""
+    work, typed_tasks = "read or check", ""
     if any(spec.decode for spec in members):
-        or_decode = ", and no record is left to decode"
+        work = "read, check, decode or merge"
         typed_tasks = (
             " **decode** and **upsert** bring the typed tables and upsert tables up to date with "
             "all\npublished records, also if there was nothing to read."
@@ -26,9 +26,9 @@ The control table is `{layout.control_table}`.
 
 ### Tasks
 
-**plan** records which offsets this run reads. If there is nothing new to read{or_decode}, the run
-ends there and no Spark starts. **ingest** lands exactly those offsets, once. **check** checks what
-landed, and publishes or blocks it.{typed_tasks}
+**plan** records which offsets this run reads. If there is nothing to {work}, the run ends there and
+no Spark starts. **ingest** lands exactly those offsets, once. **check** checks what landed, and
+publishes or blocks it.{typed_tasks}
 **publish** reports table versions and offset ranges as asset events.
 
 If a task fails for one pipeline, the next tasks continue with the others, and **complete** fails
@@ -103,9 +103,8 @@ STATUS_PAGE = """\
 **look** compares every pipeline with its topic. It writes one row for each pipeline to the Delta
 table `control/status`. A row has the lag in records and in time, its expected end, the
 retention runway, the last landing and open plans. The task also appends the figures that change
-with time to `control/status_history`, which keeps a month. **alarm** fails for each pipeline whose
-next run would be refused, or that breaks a rule of the `alarms` section in its spec. The message
-contains the error and the command that fixes it; docs/runbook.md has more.
+with time to `control/status_history`, which keeps a month. **alarm** fails for each pipeline with
+an alarm. The message contains the error and the command that fixes it; docs/runbook.md has more.
 
 Each failed task of a Tidemark DAG sends an alarm to the webhook in the connection
 `tidemark_alarm`, if Airflow has this connection. This DAG does so too.
