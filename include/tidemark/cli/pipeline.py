@@ -183,7 +183,7 @@ def check(
 
     Each problem has its file, its key, the expected and the actual value. The command reads files
     only, and needs neither Kafka nor Spark. If specs contradict each other, it also reads the
-    control table. The exit code is 65 if a spec is invalid.
+    control table, and data tables if necessary. The exit code is 65 if a spec is invalid.
 
     A warning names a connection to Kafka or to a schema registry that this environment does not
     define. It does not change the exit code, because Airflow may define the connection.
