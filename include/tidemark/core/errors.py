@@ -256,7 +256,10 @@ class OverfullRange(TerminalError):
     )
     expected = "at most {offsets:,} rows, one for each offset"
     actual = "{records:,} rows"
-    fix = "Another program wrote to the table. `DESCRIBE HISTORY` of the table shows it."
+    fix = (
+        "Another program wrote to the table: `DESCRIBE HISTORY` shows its commit. Remove its rows, "
+        "or RESTORE the version before them."
+    )
 
 
 @dataclass(kw_only=True, eq=False)
