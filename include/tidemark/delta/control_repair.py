@@ -225,5 +225,6 @@ def _refuse_left_out(
             seen=", ".join(path for path, _ in unsupported[:3])
             + (f" and {len(unsupported) - 3} more" if unsupported[3:] else ""),
             advice=f"Rewrite them in Spark with OPTIMIZE delta.`{table.table_uri}` WHERE pipeline "
-            f"IN ({names}) ZORDER BY (event_number); then run `tidemark control repair` again.",
+            f"IN ({names}) ZORDER BY (event_number); then repeat `tidemark control repair "
+            "--apply`.",
         )
