@@ -137,7 +137,7 @@ class Repair:
         epoch = NewEpoch(
             epoch=len(older),
             table_version=fenced,
-            # Never reuse the number of a plan without rows: decisions about it apply to its number.
+            # Never reuse the number of a plan without rows: results of checks apply to its number.
             sequence=max(
                 ledger.last_sequence,
                 *(plan.sequence for plan in found.unknown),
