@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 HEADINGS = {
     "test_crash_points": "crash points",
+    "test_store_crashes": "crashes at requests",
     "test_concurrent_operations": "concurrent operations",
     "test_maintenance_races": "maintenance races",
     "test_zombies": "zombies",

@@ -5,12 +5,16 @@ with RequestCounter(port) as counter:
     counter.take()
     ...
     print(counter.take()[Request("bronze", "log GET")])
+
+The proxy can also kill a process at one of its requests (`kill_at`).
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import re
+import signal
 import socket
 import threading
 import time
@@ -74,6 +78,20 @@ def _kind(method: str, name: str, *, lists: bool) -> str:
     return f"checkpoint {method}" if ".checkpoint." in name else f"log {method}"
 
 
+class Kill(NamedTuple):
+    """A request at which a process is killed.
+
+    Attributes:
+        pid: The process.
+        request: Number of the request, from 1.
+        is_applied: Whether the store executes the request before. The process gets no answer.
+    """
+
+    pid: int
+    request: int
+    is_applied: bool
+
+
 class _CountingProxy(Proxy):
     """Counts and delays the HTTP requests to one port of this machine.
 
@@ -81,6 +99,7 @@ class _CountingProxy(Proxy):
         delay_s: Seconds by which the proxy delays each request.
         counts: Requests so far.
         is_paused: Whether requests are neither counted nor delayed.
+        kill: The process to kill at the request that makes `counts` this long; None for none.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -88,6 +107,8 @@ class _CountingProxy(Proxy):
         self.delay_s = 0.0
         self.counts = Requests()
         self.is_paused = False
+        self.kill: Kill | None = None
+        self._unanswered: Connection | None = None
 
     def take(self) -> Requests:
         """Return the counts, and reset them to 0."""
@@ -101,7 +122,7 @@ class _CountingProxy(Proxy):
         while not head.endswith(b"\r\n\r\n"):
             head += _line(connection.client)
         method, target, _ = head.decode("latin-1").split(" ", 2)
-        self._count(request_of(method, target))
+        self._count(request_of(method, target), connection)
         connection.server.sendall(head)
         if _CHUNKED.search(head):
             self._forward_chunks(connection)
@@ -109,13 +130,23 @@ class _CountingProxy(Proxy):
             for part in parts(connection.client, int(length[1])):
                 connection.server.sendall(part)
 
-    def _count(self, request: Request) -> None:
+    def _count(self, request: Request, connection: Connection) -> None:
         if self.is_paused:
             return
         with self._changed:
             self.counts[request] += 1
+            if self.kill and self.counts.total() == self.kill.request:
+                if not self.kill.is_applied:
+                    self._kill(self.kill)
+                self._unanswered = connection
         if self.delay_s:
             time.sleep(self.delay_s)
+
+    @staticmethod
+    def _kill(kill: Kill) -> None:
+        """Kill the process, and close the connection."""
+        os.kill(kill.pid, signal.SIGKILL)
+        raise EOFError
 
     @staticmethod
     def _forward_chunks(connection: Connection) -> None:
@@ -135,6 +166,8 @@ class _CountingProxy(Proxy):
         data = connection.server.recv(64 * 1024)
         if not data:
             raise EOFError
+        if self.kill and self._unanswered is connection:
+            self._kill(self.kill)
         connection.client.sendall(data)
 
 
@@ -202,6 +235,11 @@ class RequestCounter:
         """Return the requests since the last call."""
         taken: Requests = self._ask("take", None)
         return taken
+
+    def kill_at(self, kill: Kill) -> None:
+        """Reset the counts, and kill a process at one of the next requests."""
+        self.take()
+        self._ask("kill", kill)
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:

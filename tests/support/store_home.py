@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import io
 import json
+import multiprocessing
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+    redirect_stderr,
+    redirect_stdout,
+)
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
@@ -39,7 +48,7 @@ from tidemark.bronze.ingest.spark_sink import SparkSink
 from tidemark.core.decode_work import DecodeRequest
 from tidemark.core.errors import ExitCode
 from tidemark.core.following import Batch
-from tidemark.core.offsets import SpanSet
+from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel
@@ -210,25 +219,42 @@ class StoreHome:
         for partition in range(PARTITIONS):
             self._kafka.produce(PIPELINE, partition, records // PARTITIONS, timestamp_ms=1_000)
 
+    def records(self) -> list[tuple[int, int, bytes]]:
+        """Return partition, offset and value of every record of the topic."""
+        logs = self._kafka.topics[PIPELINE]
+        everything = {number: SpanSet.of([Span(0, log.end)]) for number, log in logs.items()}
+        read = self._kafka.read(PIPELINE, IsolationLevel.READ_COMMITTED, everything)
+        return sorted((each.partition, each.offset, each.value or b"") for each in read)
+
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Set the environment of the store, and replace Spark."""
-        stand_ins = _StandIns(self._counter)
-        with (
-            patch.dict(os.environ, self._environ),
-            patch.object(App, "from_environment", self._app),
-            patch("tidemark.cli.engine.run", _run),
-            patch.object(SparkSink, "_write_with_spark", stand_ins.land),
-            patch.object(SparkDecoder, "_rows_of", stand_ins.rows_of),
-            patch.object(SparkDecoder, "_decoded", stand_ins.decoded),
-            patch.object(SparkDecoder, "_write_typed", stand_ins.write_typed),
-            patch.object(SparkMerger, "_merge_in_transaction", stand_ins.merge),
-        ):
+        with _opened(self._environ, lambda: self._kafka, self._counter.uncounted):
             yield
 
-    def _app(self) -> App:
-        """Return a new app, as each process has its own."""
-        return _StoreApp(environ=dict(os.environ), sessions=_NoSpark(), kafka=self._kafka)
+    def process(
+        self, *words: str, machine: str = "", before: Callable[[int], None] = lambda _: None
+    ) -> SpawnProcess:
+        """Start a process for a command. It writes its output to a file of the home.
+
+        Args:
+            words: The command.
+            machine: Name of another machine, which has log copies of its own; empty for this one.
+            before: Called with the number of the process before the command begins.
+        """
+        home = Path(f"{os.environ['TIDEMARK_HOME']}{machine}")
+        home.mkdir(exist_ok=True)
+        environ = {**os.environ, **self._environ, "TIDEMARK_HOME": str(home)}
+        environ["TIDEMARK_LAKEHOUSE"] = self.lakehouse
+        # A test process has threads, so it cannot fork.
+        spawn = multiprocessing.get_context("spawn")
+        may_begin, begin = spawn.Pipe(duplex=False)
+        arguments = (may_begin, environ, self._kafka, words)
+        process = spawn.Process(target=_run_command, args=arguments, daemon=True)
+        process.start()
+        before(process.pid or 0)
+        begin.send(True)
+        return process
 
     def command(self, *words: str) -> Any:
         """Run a command, and return what it prints as JSON.
@@ -253,6 +279,45 @@ class StoreHome:
         return json.loads(printed.getvalue())
 
 
+@contextmanager
+def _opened(
+    environ: Mapping[str, str],
+    kafka: Callable[[], KeyedKafka],
+    uncounted: Callable[[], AbstractContextManager[None]],
+) -> Iterator[None]:
+    def app() -> App:
+        """Return a new app, as each process has its own."""
+        return _StoreApp(environ=dict(os.environ), sessions=_NoSpark(), kafka=kafka())
+
+    stand_ins = _StandIns(uncounted)
+    with (
+        patch.dict(os.environ, environ),
+        patch.object(App, "from_environment", app),
+        patch("tidemark.cli.engine.run", _run),
+        patch.object(SparkSink, "_write_with_spark", stand_ins.land),
+        patch.object(SparkDecoder, "_rows_of", stand_ins.rows_of),
+        patch.object(SparkDecoder, "_decoded", stand_ins.decoded),
+        patch.object(SparkDecoder, "_write_typed", stand_ins.write_typed),
+        patch.object(SparkMerger, "_merge_in_transaction", stand_ins.merge),
+    ):
+        yield
+
+
+def _run_command(
+    may_begin: Connection, environ: Mapping[str, str], kafka: KeyedKafka, words: Sequence[str]
+) -> None:
+    """Run a command in this process, and count the requests of Spark's stand-ins as well."""
+    may_begin.recv()
+    with (
+        _opened(environ, lambda: kafka, nullcontext),
+        Path(environ["TIDEMARK_HOME"], "output").open("a") as output,
+        patch.object(sys, "argv", ["tidemark", *words, "--json"]),
+        redirect_stdout(output),
+        redirect_stderr(output),
+    ):
+        cli.main()
+
+
 def _run(app: App, _engine: object, job: str, plans: Sequence[Any], **_: object) -> JobRun:
     """Run a job in this process, as on a Spark Connect server."""
     results, code = execute(app, job, plans, nullcontext(app.sessions))
@@ -260,11 +325,13 @@ def _run(app: App, _engine: object, job: str, plans: Sequence[Any], **_: object)
 
 
 class _StandIns:
-    """Replacements of methods that use Spark, for an ingest, a decode and a merge."""
+    """Replacements of methods that use Spark, for an ingest, a decode and a merge.
 
-    def __init__(self, counter: RequestCounter) -> None:
-        counted = counter.uncounted
+    Args:
+        uncounted: Returns a block whose requests are not counted.
+    """
 
+    def __init__(self, uncounted: Callable[[], AbstractContextManager[None]]) -> None:
         def land(
             sink: SparkSink,
             plan: Plan,
@@ -275,7 +342,7 @@ class _StandIns:
             *,
             remove_files: object,
         ) -> None:
-            with counted():
+            with uncounted():
                 for partition, spans in wanted:
                     rows = [
                         bronze_row(plan, record, now)
@@ -295,7 +362,7 @@ class _StandIns:
         def write_typed(
             decoder: SparkDecoder, request: DecodeRequest, place: str
         ) -> tuple[int, int, int]:
-            with counted():
+            with uncounted():
                 bronze = DeltaTable(decoder._bronze, request.version)
                 rows = [
                     {**row, "key": row["key"].decode(), "value": row["value"].decode()}
@@ -311,7 +378,7 @@ class _StandIns:
             return len(rows), 0, 0
 
         def merge(merger: SparkMerger, merge: MergePlan) -> None:
-            with counted():
+            with uncounted():
                 table = DeltaTable(merger._upsert)
                 rows = pa.table(DeltaTable(merger._typed, merge.version).scan()).to_pylist()
                 newest = {
