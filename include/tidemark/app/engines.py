@@ -97,7 +97,7 @@ class Engines:
                 java_properties=AVRO_LIMITS,
                 redaction=REDACTION,
                 locations=[self.layout.lakehouse, *elsewhere],
-                runs_python=any(_runs_python(spec) for spec in specs),
+                runs_python=any(spec.decode and spec.decode.uses_python for spec in specs),
             )
 
     def submit_settings(self, spec: PipelineSpec, offsets: int | None = None) -> dict[str, str]:
@@ -114,9 +114,3 @@ class Engines:
 
     def _is_own(self, server: Server) -> bool:
         return self.server().status().address == f"sc://{server.host}:{server.port}"
-
-
-def _runs_python(spec: PipelineSpec) -> bool:
-    """Return whether Spark's Python workers decode records of a pipeline."""
-    parts = spec.decode.parts.values() if spec.decode else ()
-    return any(part.format.uses_python for part in parts)

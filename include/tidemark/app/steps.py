@@ -30,6 +30,7 @@ from tidemark.core.publication import NOT_CHECKED
 from tidemark.delta.opened_tables import tables_opened_once
 from tidemark.quality.service import raise_if_failed
 from tidemark.spark.sessions import Sessions
+from tidemark.spark.workers import start_ahead
 from tidemark.spec.layout import LOG_FOLDER, Layout
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import DecodeRef, MergeRef, Replay
@@ -329,9 +330,12 @@ def complete(app: App, sessions: Sessions, plans: Sequence[PlanRef]) -> list[Out
     Returns:
         The results of all steps of each plan, and its worst exit code, in the order of `plans`.
     """
-    _import_great_expectations(app, plans)
+    specs = [app.spec(plan.pipeline) for plan in plans]
+    _import_great_expectations(app.layout, specs)
     with named_failures(app.layout, "starting Spark"):
         at_once = sessions.plans_at_once()
+    if any(spec.decode and spec.decode.uses_python for spec in specs):
+        start_ahead(sessions.shared)
     stopped = Event()
     runs = [PipelineRun(app, sessions, plan, stopped) for plan in plans]
     try:
@@ -348,7 +352,7 @@ def complete(app: App, sessions: Sessions, plans: Sequence[PlanRef]) -> list[Out
     return [({"steps": run.steps}, ExitCode.worst(run.codes)) for run in runs]
 
 
-def _import_great_expectations(app: App, plans: Sequence[PlanRef]) -> None:
+def _import_great_expectations(layout: Layout, specs: Sequence[PipelineSpec]) -> None:
     """Start importing Great Expectations in a thread if a suite of a pipeline needs it.
 
     Ignores unreadable suites; their checks fail.
@@ -356,9 +360,9 @@ def _import_great_expectations(app: App, plans: Sequence[PlanRef]) -> None:
     from tidemark.quality.checker import import_ahead
     from tidemark.quality.suite import load_suite
 
-    for suite in filter(None, {app.spec(plan.pipeline).suite for plan in plans}):
+    for suite in filter(None, {spec.suite for spec in specs}):
         with suppress(TidemarkError):
-            if load_suite(app.layout.suite(suite)).expectations:
+            if load_suite(layout.suite(suite)).expectations:
                 import_ahead()
                 return
 

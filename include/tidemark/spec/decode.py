@@ -222,6 +222,11 @@ class DecodeSpec:
         return tuple(part for part, spec in self.parts.items() if spec.format.has_schema_ids)
 
     @property
+    def uses_python(self) -> bool:
+        """Whether Spark's Python workers decode keys or values."""
+        return any(spec.format.uses_python for spec in self.parts.values())
+
+    @property
     def has_unions(self) -> bool:
         """Whether fields that begin with `UNION_MEMBER` are members of an Avro union."""
         return any(part.format is Format.AVRO for part in self.parts.values())
