@@ -128,6 +128,7 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
         ("copy-from-before-an-undo-is-noticed", "I1", Never(), "from_before_an_undo"),
         ("removal-in-an-older-copy-is-refused", "I3", Drop(), "older_copy"),
         ("only-copy-is-not-removed", "I3", Never(), "only_copy"),
+        ("replaced-records-count-as-lost", "I3", Never(), "only_copy"),
         ("undo-ends-in-its-epoch", "I1", Never(), "later_epoch"),
         ("ledger-from-before-an-undo-is-noticed", "I3", Never(), "from_before_an_undo"),
         ("removed-plan-is-gone-from-every-file", "I1", Drop(), "brings_back"),

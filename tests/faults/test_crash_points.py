@@ -216,6 +216,8 @@ UNDOING = (
     "table.state:1",
     "control.plan_record:1",
     "watermarks.topic_watermarks:1",
+    "table.last_rows:1",
+    "log_reader.read:1",
     "table.check_removable:1",
     "control.append:1",
     "table.remove_rows:1",

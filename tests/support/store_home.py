@@ -34,6 +34,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from tests.support.memory import MemoryKafka
 from tests.support.plans import bronze_row
@@ -54,6 +55,7 @@ from tidemark.core.record import LogRecord
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.delta.columns import BRONZE_SCHEMA
 from tidemark.delta.conditional_writes import _proof
+from tidemark.delta.errors import EngineFailed
 from tidemark.delta.log_copies import forget_copies
 from tidemark.delta.storage import folder_of
 from tidemark.silver.typed.spark_decoder import SparkDecoder
@@ -386,16 +388,16 @@ class _StandIns:
                     for row in sorted(rows, key=lambda row: row["offset"])
                 }
                 schema = pa.schema(table.schema().to_arrow())
-                write_deltalake(
-                    table,
-                    pa.Table.from_pylist(list(newest.values()), schema),
-                    mode="overwrite",
-                    commit_properties=CommitProperties(
-                        app_transactions=[Transaction(merge.app_id, merge.version)],
-                        custom_metadata={"userMetadata": merge.commit_metadata()},
-                        max_commit_retries=0,
-                    ),
+                properties = CommitProperties(
+                    app_transactions=[Transaction(merge.app_id, merge.version)],
+                    custom_metadata={"userMetadata": merge.commit_metadata()},
+                    max_commit_retries=0,
                 )
+                merged = pa.Table.from_pylist(list(newest.values()), schema)
+                try:
+                    write_deltalake(table, merged, mode="overwrite", commit_properties=properties)
+                except CommitFailedError as refused:
+                    raise EngineFailed(operation="a merge", reason=str(refused)) from refused
 
         self.land, self.rows_of, self.decoded = land, rows_of, decoded
         self.write_typed, self.merge = write_typed, merge

@@ -117,7 +117,7 @@ def undo(
     out.print(f"plan {plan_number} of {pipeline} {verb} undone: {rows}")
     if undone.lost:
         lost = counted(undone.lost, "offset")
-        out.print(f"Kafka no longer has {lost} of the plan: no run can read them again")
+        out.print(f"Kafka no longer has the records at {lost} of the plan")
     elif undone.problem is not None:
         cause = undone.problem.rendered("problem")
         out.print(f"unknown whether a run can read the offsets again: {cause}")

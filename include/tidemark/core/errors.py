@@ -510,12 +510,18 @@ class OnlyCopy(CaseTexts, TerminalError):
 
     @classmethod
     def of_records(cls, pipeline: str, sequence: int, offsets: int) -> Self:
-        """Kafka no longer has offsets of the plan to undo."""
+        """Kafka no longer has records of the plan to undo.
+
+        Args:
+            pipeline: Pipeline name.
+            sequence: The plan.
+            offsets: Maximum number of the plan's offsets whose records Kafka no longer has.
+        """
         return cls(
             finding=(
-                f"Kafka no longer has {counted(offsets, 'offset')} of plan {sequence} of pipeline "
-                f"{pipeline!r}, so an undo would remove the only copy of their records. Nothing "
-                "was changed."
+                f"Kafka no longer has the records at {counted(offsets, 'offset')} of plan "
+                f"{sequence} of pipeline {pipeline!r}, or has other records there. An undo would "
+                "remove the only copy. Nothing was changed."
             ),
             advice=(
                 f"Keep the rows: `tidemark publication reject {pipeline} --plan {sequence} "
@@ -872,8 +878,8 @@ def undo_instruction(pipeline: str, plans: tuple[int, ...]) -> str:
     others = f", and the same for {listed('plan', plans[1:])}" if plans[1:] else ""
     return (
         "first copy rows that exist nowhere else; run "
-        f"`tidemark undo {pipeline} --plan {plans[0]} --reason TEXT`{others}; the next run lands "
-        "Kafka's current records"
+        f"`tidemark undo {pipeline} --plan {plans[0]} --allow-loss --reason TEXT`{others}; "
+        "the next run lands Kafka's current records"
     )
 
 

@@ -38,6 +38,8 @@ from tidemark.delta.errors import (
     TableReplaced,
 )
 
+LATER_MS = 1_000
+
 
 def pipeline_after_runs(*runs: int) -> MemoryPipeline:
     """Return a pipeline after one run for each number of records."""
@@ -474,7 +476,34 @@ def recreated(pipeline: MemoryPipeline) -> None:
     pipeline.decisions.accept_recreation("ops", "a new cluster")
 
 
-@pytest.mark.parametrize(("lose", "lost"), [(deleted, 2), (recreated, 4)])
+def truncated(pipeline: MemoryPipeline) -> None:
+    """Let an unclean election truncate the log before the last record of plan 1."""
+    pipeline.kafka.elect("events", 0, end=3)
+
+
+def truncated_and_grown(pipeline: MemoryPipeline) -> None:
+    """Truncate the log, and write other records at the offsets of both plans."""
+    truncated(pipeline)
+    pipeline.produce(0, 10, LATER_MS)
+
+
+def restored_and_grown(pipeline: MemoryPipeline) -> None:
+    """Restore a snapshot of the broker, which keeps its leader epochs, and write other records."""
+    pipeline.kafka.restore_log("events", 0, 3)
+    pipeline.produce(0, 10, LATER_MS)
+
+
+@pytest.mark.parametrize(
+    ("lose", "lost"),
+    [
+        (deleted, 2),
+        (recreated, 4),
+        (truncated, 1),
+        # How many of the four were replaced is unknown.
+        (truncated_and_grown, 4),
+        (restored_and_grown, 4),
+    ],
+)
 def test_an_undo_of_the_only_copy_of_records_is_refused(
     lose: Callable[[MemoryPipeline], None], lost: int
 ) -> None:
@@ -484,7 +513,7 @@ def test_an_undo_of_the_only_copy_of_records_is_refused(
     rows = pipeline.landed_identities()
     with pytest.raises(OnlyCopy) as refused:
         pipeline.undo.undo(1, "ops", "wrong")
-    assert f"no longer has {lost} offset" in refused.value.finding
+    assert f"no longer has the records at {lost} offset" in refused.value.finding
     assert pipeline.landed_identities() == rows
     assert pipeline.undo.undo(1, "ops", "wrong", dry_run=True).lost == lost
     assert pipeline.undo.undo(1, "ops", "wrong", allow_loss=True).rows == 4

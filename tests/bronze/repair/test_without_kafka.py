@@ -277,7 +277,7 @@ def test_i3_offsets_of_a_partition_that_the_topic_lacks_count_as_lost(
     monkeypatch.setattr(site.kafka, "topic_watermarks", without_partition_1)
     with pytest.raises(OnlyCopy) as refused:
         site.undo.undo(1, *WRONG)
-    assert "no longer has 2 offsets" in refused.value.finding
+    assert "no longer has the records at 2 offsets" in refused.value.finding
 
 
 @pytest.mark.parametrize("failure", [StorageRefused, StorageUnavailable])

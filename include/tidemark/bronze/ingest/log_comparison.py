@@ -147,10 +147,25 @@ class LogComparison:
             landed = {
                 p: kept for p in landed if (kept := _offsets_before(landed[p], firsts.get(p)))
             }
-        found = self._differing(topic.ledger.pipeline, topic.watermarks, landed)
-        differing = [p for p, differs in found.items() if differs]
+        differing = self.replaced_partitions(topic.ledger.pipeline, topic.watermarks, landed)
         if differing:
             raise self._truncated(topic, min(differing))
+
+    def replaced_partitions(
+        self, pipeline: str, watermarks: TopicWatermarks, landed: Mapping[int, SpanSet]
+    ) -> set[int]:
+        """Return partitions in which Kafka has another record at the last of some landed offsets.
+
+        Args:
+            pipeline: Pipeline name.
+            watermarks: The watermarks of the incarnation of the topic that landed.
+            landed: Landed offsets, in partitions that the topic has.
+
+        Raises:
+            OffsetsDeleted, KafkaUnavailable, KafkaRefused, TopicMissing
+        """
+        found = self._differing(pipeline, watermarks, landed)
+        return {partition for partition, differs in found.items() if differs}
 
     def _truncated(
         self, topic: ComparedTopic, partition: int, known: Position | None = None

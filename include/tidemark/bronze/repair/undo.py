@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from tidemark.bronze.ingest.errors import PlanCancelled, PlanStillOpen
 from tidemark.bronze.ingest.ledgers import check_ledger, read_compared_ledger, recorded_plan
+from tidemark.bronze.ingest.log_comparison import LogComparison
 from tidemark.bronze.ingest.ports import Ports
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import OnlyCopy, TidemarkError
@@ -17,7 +18,7 @@ from tidemark.core.offsets import size_of
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import TableState, check_survives_restores
 from tidemark.delta.conflicts import retry_on_conflict
-from tidemark.delta.errors import ControlConflict, RemovalFenced
+from tidemark.delta.errors import ControlConflict, RemovalFenced, UnreadableFile
 from tidemark.kafka.errors import InvalidConnection, KafkaFailure
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,8 @@ class UndoResult:
     Attributes:
         plan: The plan.
         rows: Number of rows removed, or to remove in a dry run.
-        lost: Number of the plan's offsets that Kafka no longer has; None if it is unknown.
+        lost: Number of the plan's offsets whose records Kafka no longer has, at most; None if it
+            is unknown.
         problem: Why it is unknown: the failure of Kafka or of the connection.
     """
 
@@ -87,9 +89,9 @@ class Undo:
             dry_run: Only return the rows to remove, and what would be lost.
 
         Raises:
-            OnlyCopy: Kafka no longer has offsets of the plan; nothing is recorded.
+            OnlyCopy: Kafka no longer has records of the plan; nothing is recorded.
             KafkaFailure, InvalidConnection: It is unknown whether Kafka has the
-                offsets of the plan; nothing is recorded.
+                records of the plan; nothing is recorded.
             InvalidSelection: The control table has no such plan.
             PlanStillOpen: The plan is open; it can be abandoned instead.
             PlanCancelled: The plan was abandoned, or a RESTORE removed its rows.
@@ -145,10 +147,10 @@ class Undo:
         return _Losses(lost=lost)
 
     def _lost_offsets(self, plan: Plan, landing: Landing) -> int:
-        """Return the number of a landed plan's offsets that Kafka has deleted.
+        """Return the number of a landed plan's offsets whose records Kafka no longer has.
 
-        Offsets after the end of a truncated log do not count: `EndBehindCommitted` has advice about
-        them.
+        If a partition has another record at the last landed offset of the plan, its log was
+        truncated before that offset. Then all offsets of the plan in that partition count.
         """
         spans = landing.spans()
         if not spans:
@@ -156,10 +158,17 @@ class Undo:
         now = self.ports.watermarks.topic_watermarks(plan.topic, plan.isolation_level)
         if now.topic_id != plan.topic_id:
             return size_of(spans)
-        here = now.partitions
-        return size_of(
-            {p: here[p].deleted(some) if p in here else some for p, some in spans.items()}
-        )
+        here = {
+            p: now.partitions[p].readable(some) for p, some in spans.items() if p in now.partitions
+        }
+        try:
+            replaced = LogComparison(ports=self.ports).replaced_partitions(plan.pipeline, now, here)
+        except UnreadableFile:
+            # A damaged file is no copy. An undo is the way to land its records again.
+            replaced = set()
+        if replaced:  # fence: replaced-records-count-as-lost
+            here = {p: some for p, some in here.items() if p not in replaced}
+        return size_of(spans) - size_of(here)
 
     def _record_start(
         self, sequence: int, requested_by: str, reason: str, *, allow_loss: bool, dry_run: bool
