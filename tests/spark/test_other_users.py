@@ -54,11 +54,13 @@ class View:
         listeners: The addresses of each engine, by port.
         answers: The report on each port (tests/support/other_user.py).
         files: The report on files.
+        block_folders: Folders for shuffles and spills, each with whether other users may enter it.
     """
 
     listeners: Mapping[str, Mapping[int, str]]
     answers: Mapping[int, Mapping[str, Any]]
     files: Mapping[str, Any]
+    block_folders: Mapping[Path, bool]
 
     def of(self, engine: str) -> list[Mapping[str, Any]]:
         """Return the reports on the ports of an engine."""
@@ -194,7 +196,19 @@ class Site:
         assert ended.returncode == 0, ended.stderr
         report = json.loads(ended.stdout.splitlines()[-1])
         answers = {int(port): answer for port, answer in report["ports"].items()}
-        return View(listeners=listeners, answers=answers, files=report["files"])
+        return View(
+            listeners=listeners,
+            answers=answers,
+            files=report["files"],
+            block_folders=self._block_folders(),
+        )
+
+    def _block_folders(self) -> Mapping[Path, bool]:
+        def may_enter(folder: Path) -> bool:
+            within = (each for each in folder.parents if each.is_relative_to(self.home))
+            return all(each.stat().st_mode & 0o001 for each in (folder, *within))
+
+        return {each: may_enter(each) for each in self.home.rglob("blockmgr-*")}
 
 
 def _reachable(address: str) -> str:
@@ -312,3 +326,9 @@ def test_no_file_of_a_local_spark_shows_a_password_or_a_record_to_another_user(v
     names = {Path(each).name for each in view.files["read"]}
     assert {"server.log", "server.properties", "submit.log", "cmdline"} <= names
     assert view.files["found"] == {}
+
+
+def test_other_users_cannot_enter_the_folders_of_shuffles_and_spills(view: View) -> None:
+    """Spark itself creates folders that they may enter. Each engine has such a folder."""
+    assert set(view.block_folders.values()) == {False}
+    assert len(view.block_folders) == len(ENGINES)

@@ -13,6 +13,7 @@ from tidemark.kafka.options import READER_DEFAULTS
 from tidemark.spark.settings import (
     AVRO_LIMITS,
     SHORT_RUN_RECORDS,
+    local_environment,
     server_settings,
     submit_settings,
 )
@@ -114,3 +115,24 @@ def test_files_have_no_dictionary_of_payloads_and_no_int96(
     assert with_dictionary & {"key", "value", "offset"} == set()
     assert "topic" in with_dictionary
     assert {columns[name].statistics.null_count for name in ("key", "value", "offset")} == {0}
+
+
+def test_spills_of_a_local_spark_are_in_folders_of_its_user_alone(tmp_path: Path) -> None:
+    """The folders are on the chosen disks, and exist as long as Spark."""
+    first, second = (tmp_path / "first", tmp_path / "second")
+    for place in (first, second):
+        place.mkdir()
+    chosen = {"SPARK_LOCAL_DIRS": f"{first},{second}"}
+    with local_environment("local[2]", chosen, {"spark.local.dir": "/overridden"}) as variables:
+        folders = [Path(each) for each in variables["SPARK_LOCAL_DIRS"].split(",")]
+        assert [each.parent for each in folders] == [first, second]
+        assert [each.stat().st_mode & 0o777 for each in folders] == [0o700, 0o700]
+        (folders[0] / "shuffle").write_text("a record")
+    assert not any(folders[0].parent.iterdir())
+    with local_environment("local", {}, {"spark.local.dir": str(second)}) as variables:
+        assert Path(variables["SPARK_LOCAL_DIRS"]).parent == second
+
+
+def test_a_cluster_chooses_the_folders_of_its_executors() -> None:
+    with local_environment("spark://host:7077", {}, {}) as variables:
+        assert variables == {}

@@ -69,18 +69,19 @@ def _session(tidemark: App, master: str | None) -> Iterator[Any]:
     # Variables for other programs would make PySpark connect to a server.
     for name in os.environ.keys() - without_connect(os.environ).keys():
         del os.environ[name]
-    os.environ.update(local_environment(engine.master))
     settings = {
         "spark.master": engine.master,
         **submit_settings(tidemark.layout, engine.settings),
         **local_settings(engine.master),
     }
-    with named_failures(tidemark.layout, "starting Spark"):
-        session = open_application("tidemark-shell", settings)
-    try:
-        yield session
-    finally:
-        session.stop()
+    with local_environment(engine.master, os.environ, settings) as variables:
+        os.environ.update(variables)
+        with named_failures(tidemark.layout, "starting Spark"):
+            session = open_application("tidemark-shell", settings)
+        try:
+            yield session
+        finally:
+            session.stop()
 
 
 def _interact(namespace: dict[str, Any], banner: str) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from tempfile import TemporaryDirectory, gettempdir
 from types import MappingProxyType
 
 from tidemark.spark.sessions import SQL_SETTINGS
@@ -79,6 +81,9 @@ LOCAL_ENVIRONMENT: Mapping[str, str] = {
 }
 """Environment variables of a Spark without executors on other machines."""
 
+_LOCAL_FOLDERS = "SPARK_LOCAL_DIRS"
+"""Variable with the folders for shuffles and spills; overrides the setting `spark.local.dir`."""
+
 _LOCAL_MASTER = re.compile(r"local(\[(\d+|\*)(\s*,\s*\d+)?\])?")
 """The masters for which Spark creates a secret; all others need one (Spark's `SecurityManager`)."""
 
@@ -88,9 +93,33 @@ def local_settings(master: str) -> Mapping[str, str]:
     return LOCAL_SETTINGS if _LOCAL_MASTER.fullmatch(master) else {}
 
 
-def local_environment(master: str) -> Mapping[str, str]:
-    """Return `LOCAL_ENVIRONMENT` for a master that runs all tasks in its own process."""
-    return LOCAL_ENVIRONMENT if _LOCAL_MASTER.fullmatch(master) else {}
+@contextmanager
+def local_environment(
+    master: str, environ: Mapping[str, str], settings: Mapping[str, str]
+) -> Iterator[Mapping[str, str]]:
+    """Yield the environment variables of a Spark whose master runs all tasks in its own process.
+
+    Spark writes records of shuffles and spills to folders that every user may enter. So these
+    folders are in new ones of this user alone, which are removed at the end.
+
+    Args:
+        master: The master. For all others, the environment is empty.
+        environ: The environment of the driver.
+        settings: The settings of the application. `spark.local.dir` is the place of the folders,
+            unless `SPARK_LOCAL_DIRS` of the environment names it.
+    """
+    if not _LOCAL_MASTER.fullmatch(master):
+        yield {}
+        return
+    places = environ.get(_LOCAL_FOLDERS) or settings.get("spark.local.dir") or gettempdir()
+    with ExitStack() as stack:
+        folders = [
+            stack.enter_context(
+                TemporaryDirectory(prefix="tidemark-spark-", dir=place, ignore_cleanup_errors=True)
+            )
+            for place in places.split(",")
+        ]
+        yield {**LOCAL_ENVIRONMENT, _LOCAL_FOLDERS: ",".join(folders)}
 
 
 AVRO_LIMITS: Mapping[str, str] = {

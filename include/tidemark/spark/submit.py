@@ -116,23 +116,26 @@ def submit(
         **progress,
         **local_settings(engine.master),
     }
-    process = subprocess.Popen(
-        [program, *options, *conf_arguments(all_settings), str(script), *arguments],
-        env={
-            **without_connect(environ),
-            "PATH": path,
-            "PYSPARK_PYTHON": sys.executable,
-            **local_environment(engine.master),
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
     results = None
     clues: list[str] = []
     stages = _StageReader(show_tasks) if show_tasks else None
     last = ""
-    with process, (stop or Stop()).ends(process.kill):
+    with (
+        local_environment(engine.master, environ, all_settings) as variables,
+        subprocess.Popen(
+            [program, *options, *conf_arguments(all_settings), str(script), *arguments],
+            env={
+                **without_connect(environ),
+                "PATH": path,
+                "PYSPARK_PYTHON": sys.executable,
+                **variables,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process,
+        (stop or Stop()).ends(process.kill),
+    ):
         try:
             for printed in process.stdout or ():
                 line = stages.without_progress(printed) if stages else printed
