@@ -34,6 +34,11 @@ def test_derived_tables_follow_in_fixed_random_histories(recorder: CountRecorder
     assert steps >= 300
 
 
+def test_a_bronze_row_that_a_restore_brings_back_is_in_the_quarantine() -> None:
+    """A random history found it: a delete, an undo, a RESTORE, a rewind, and a lost quarantine."""
+    assert FollowHistory(4145359916).run(40) >= 40
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sketch", SKETCHES, ids=lambda sketch: sketch.name)
 def test_derived_tables_follow(sketch: FollowSketch, recorder: CountRecorder) -> None:
