@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from tidemark.bronze.ingest.protocols import ControlReader
@@ -84,10 +84,6 @@ class DecodeBacklog:
     def offsets(self) -> int:
         """Number of offsets to decode or to remove."""
         return self.missing + self.surplus
-
-    def as_record(self) -> dict[str, int | bool]:
-        """Return the values as plain values, for `--json`."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
