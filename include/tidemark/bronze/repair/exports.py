@@ -10,14 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from tidemark.bronze.ingest.errors import NothingLanded
 from tidemark.bronze.ingest.ledgers import read_checked_ledger
 from tidemark.bronze.ingest.ports import Ports
 from tidemark.bronze.ingest.start import GroupReader
 from tidemark.core import plan_rules
-from tidemark.core.plain import record_of
 from tidemark.kafka.errors import GroupActive
 from tidemark.spec.model import PipelineSpec
 
@@ -51,10 +50,6 @@ class ExportedOffset:
     before: int | None
     committed_offset: int
     end: int
-
-    def as_record(self) -> dict[str, Any]:
-        """Return plain values, for `--json`."""
-        return record_of(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from tidemark.core import plan_rules
 from tidemark.core.errors import TidemarkError
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.plain import plain
 from tidemark.core.texts import counted
 from tidemark.core.watermarks import TopicWatermarks, Watermarks
 
@@ -260,9 +261,9 @@ class TopicCoverage:
         """Return the coverage as plain values, for `--json`."""
         return {
             "topic_id": self.topic_id,
-            "partitions": [each.as_record() for each in self.partitions],
-            "kafka_error": self.kafka_error.as_record() if self.kafka_error else None,
-            "table_error": self.table_error.as_record() if self.table_error else None,
+            "partitions": plain(self.partitions),
+            "kafka_error": plain(self.kafka_error),
+            "table_error": plain(self.table_error),
         }
 
 
