@@ -33,6 +33,7 @@ from tidemark.spec.fields import (
     type_conflicts,
     widened_type,
 )
+from tidemark.spec.ref import PipelineRef
 from tidemark.spec.schema_limits import SchemaTooLarge, check_size
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ class SchemaResolver:
                 if made is None:
                     partition, offset = min(first[schema_id].items())
                     conflict = SchemaConflict(
-                        pipeline=self.pipeline,
+                        pipeline=PipelineRef.parse(self.pipeline).name,
                         part=str(part),
                         schema_id=schema_id,
                         partition=partition,
