@@ -133,7 +133,7 @@ class App:
 
     def table_version(self, ref: PipelineRef | str) -> int:
         """Return the newest version of a table; -1 if it does not exist."""
-        return self._table(ref).version_and_id()[0]
+        return self._table(ref).version()
 
     def may_have_changed_rows(self, ref: PipelineRef | str, since: int) -> bool:
         """Return whether rows of a table may have changed after a version."""

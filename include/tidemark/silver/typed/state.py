@@ -22,13 +22,11 @@ class FollowState:
         to_withdraw: Decoded offsets that left the bronze table or its published view.
         quarantine_behind: Whether the quarantine has to follow the typed table: a decode ended
             between its two commits, or the next decode compares.
-        compares: Whether the next decode compares all offsets, because the bookmark is unknown.
     """
 
     undecoded: BatchOffsets = field(default_factory=dict)
     to_withdraw: BatchOffsets = field(default_factory=dict)
     quarantine_behind: bool = False
-    compares: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
