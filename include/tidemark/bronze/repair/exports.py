@@ -71,7 +71,7 @@ class Exports:
             NothingLanded: The pipeline has no committed offsets.
             GroupActive: The group has members.
             TopicDiffers, EndBehindCommitted: The committed offsets do not fit the topic.
-            HistoriesDiverge, KafkaFailure: See `ledgers.read_checked_ledger` and `WatermarkReader`.
+            HistoriesDiverge, KafkaFailure: See `ledgers.read_checked_ledger` and `TopicReader`.
         """
         ledger = read_checked_ledger(self.ports.control, self.spec.name, self.ports.table)
         if not ledger.starts:
