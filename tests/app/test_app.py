@@ -103,6 +103,15 @@ def test_a_broken_spec_does_not_prevent_the_use_of_others(tmp_path: Path) -> Non
             mine.spec(name)
 
 
+def test_a_table_of_a_pipeline_is_maintained_alone(tmp_path: Path) -> None:
+    """The name of the pipeline stands for all its tables."""
+    text = "name: a\ntopic: t\nschedule: '@daily'\ndecode: {value: {format: string}, upsert: {}}"
+    (tmp_path / "a.yaml").write_text(text)
+    mine = app(TIDEMARK_PIPELINES=str(tmp_path))
+    assert mine.data_tables("a") == ["a", "a@typed", "a@quarantine", "a@upsert"]
+    assert mine.data_tables("a@upsert", "a@typed") == ["a@upsert", "a@typed"]
+
+
 def test_the_error_of_an_unknown_pipeline_lists_the_known_ones() -> None:
     for name in ("prices@", "prices@july", "nope@typed"):
         with pytest.raises((UnknownPipeline, InvalidReference)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import pairwise
 from typing import TypeAlias
 from xml.etree import ElementTree
@@ -14,18 +14,17 @@ from markupsafe import Markup
 
 from tests.support.hostile import TEXTS
 from tests.support.services import NOW
-from tidemark.console.lag_charts import (
-    lag_chart,
-    lag_time_chart,
-    offsets_axis,
-    sparkline,
-    times_axis,
-)
+from tidemark.console.lag_charts import LagHistory, offsets_axis, times_axis
 from tidemark.console.recorded_lags import OVERVIEW, Period, Window
 from tidemark.delta.status_history import LagSample
 
 DAY = Period.DAY.window
-Draw: TypeAlias = Callable[[Sequence[LagSample], str, Window, datetime], Markup]
+Draw: TypeAlias = Callable[[LagHistory], Markup]
+CHARTS: Sequence[Draw] = (LagHistory.lag_chart, LagHistory.lag_time_chart, LagHistory.sparkline)
+
+
+def history(samples: Sequence[LagSample], name: str = "prices", window: Window = DAY) -> LagHistory:
+    return LagHistory(samples, name, window, NOW)
 
 
 def samples(*places: tuple[float, int | None], seconds: float | None = None) -> list[LagSample]:
@@ -104,7 +103,7 @@ def test_labels_of_times_are_round(seconds: float, labels: Sequence[str]) -> Non
 )
 def test_the_time_axis_has_round_times_in_utc(period: Period, labels: Sequence[str]) -> None:
     """The test runs in another time zone, too."""
-    svg = lag_chart(samples((0.5, 0), (0.4, 0)), "prices", period.window, NOW)
+    svg = history(samples((0.5, 0), (0.4, 0)), window=period.window).lag_chart()
     assert texts(svg)[-len(labels) :] == labels
 
 
@@ -112,7 +111,7 @@ def test_the_time_axis_has_round_times_in_utc(period: Period, labels: Sequence[s
 
 
 def test_the_line_is_drawn_to_scale_with_a_value_for_each_sample() -> None:
-    svg = lag_chart(samples((1, 0), (0.5, 4), (0, 2), seconds=61), "prices", DAY, NOW)
+    svg = history(samples((1, 0), (0.5, 4), (0, 2), seconds=61)).lag_chart()
     assert lines(svg) == [[(958.3, 100.0), (979.2, 0.0), (1000.0, 50.0)]]
     assert titles(svg) == [
         "2026-03-01 11:00:00 UTC: 0 offsets, oldest 1 min 1 s",
@@ -122,67 +121,67 @@ def test_the_line_is_drawn_to_scale_with_a_value_for_each_sample() -> None:
     assert 'aria-label="lag of prices in offsets: highest 4, newest 2"' in svg
 
 
-@pytest.mark.parametrize("draw", [lag_chart, lag_time_chart, sparkline])
+@pytest.mark.parametrize("draw", CHARTS)
 def test_a_line_ends_at_a_long_break_and_at_an_unknown_lag(draw: Draw) -> None:
     known = [(10, 3), (9, 4), (5, 3), (4, 1), (3, None), (2, 1), (1, 1)]
-    svg = draw(samples(*known, seconds=5), "prices", DAY, NOW)
-    expected = [2, 2, 2] if draw is not lag_time_chart else [2, 5]
+    svg = draw(history(samples(*known, seconds=5)))
+    expected = [2, 2, 2] if draw is not LagHistory.lag_time_chart else [2, 5]
     assert [len(line) for line in lines(svg)] == expected
 
 
 def test_steps_of_a_long_period_do_not_end_a_line() -> None:
     hours = [(hours, 1) for hours in range(700, 0, -7)]
-    assert len(lines(lag_chart(samples(*hours), "prices", Period.MONTH.window, NOW))) == 1
+    assert len(lines(history(samples(*hours), window=Period.MONTH.window).lag_chart())) == 1
 
 
 def test_one_sample_between_breaks_is_a_dot() -> None:
-    for draw in (lag_chart, sparkline):
-        svg = draw(samples((12, 5), (1, 5), (0.5, 5)), "prices", DAY, NOW)
+    for draw in (LagHistory.lag_chart, LagHistory.sparkline):
+        svg = draw(history(samples((12, 5), (1, 5), (0.5, 5))))
         assert re.findall(r'<path class="dot" d="M(\S+?),\S+h0"/>', svg) == ["500.0"]
         assert len(lines(svg)) == 1
 
 
 def test_one_sample_alone_is_no_chart() -> None:
-    for draw in (lag_chart, lag_time_chart):
-        assert draw(samples((12, 5), seconds=5), "prices", DAY, NOW) == ""
+    for draw in CHARTS[:2]:
+        assert draw(history(samples((12, 5), seconds=5))) == ""
 
 
 def test_without_a_known_lag_there_is_no_chart() -> None:
-    for draw in (lag_chart, lag_time_chart):
-        assert draw([], "prices", DAY, NOW) == ""
-        assert draw(samples((2, None), (1, None)), "prices", DAY, NOW) == ""
+    for draw in CHARTS[:2]:
+        assert draw(history([])) == ""
+        assert draw(history(samples((2, None), (1, None)))) == ""
 
 
 def test_a_sparkline_without_a_history_is_a_dash_with_the_reason() -> None:
     for known in ([], samples((12, 5)), samples((2, None), (1, None))):
-        shown = ElementTree.fromstring(str(sparkline(known, "prices", DAY, NOW)))
+        shown = ElementTree.fromstring(str(history(known).sparkline()))
         assert (shown.text, shown.get("title")) == ("-", "fewer than two lags are known")
 
 
 def test_a_sparkline_has_a_baseline_over_the_whole_window() -> None:
-    shown = ElementTree.fromstring(str(sparkline(samples((1, 5), (0.5, 5)), "prices", DAY, NOW)))
+    shown = ElementTree.fromstring(str(history(samples((1, 5), (0.5, 5))).sparkline()))
     assert [(each.get("x1"), each.get("x2")) for each in shown.iter("line")] == [("0", "1000")]
 
 
 def test_the_age_of_a_pipeline_without_lag_is_zero_and_otherwise_may_be_unknown() -> None:
-    svg = lag_time_chart(samples((2, 0), (1.5, 0), (1, 5)), "prices", DAY, NOW)
+    svg = history(samples((2, 0), (1.5, 0), (1, 5))).lag_time_chart()
     assert lines(svg) == [[(916.7, 100.0), (937.5, 100.0)]]
-    assert lag_time_chart(samples((2, 5)), "prices", DAY, NOW) == ""
+    assert history(samples((2, 5))).lag_time_chart() == ""
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2**63 - 1, -5])
 @pytest.mark.parametrize("seconds", [0.0, 1e-6, timedelta.max.total_seconds() - 1, -5.0])
 def test_extreme_values_stay_in_the_chart(lag: int, seconds: float) -> None:
     shown = samples((25, lag), (2, lag), (1, 0), (-1, lag), seconds=seconds)
-    for draw in (lag_chart, lag_time_chart, sparkline):
-        for line in lines(draw(shown, "prices", DAY, NOW)):
+    for draw in CHARTS:
+        for line in lines(draw(history(shown))):
             assert all(0 <= x <= 1000 and 0 <= y <= 100 for x, y in line)
 
 
 def test_hostile_names_are_text_and_the_markup_is_well_formed() -> None:
     name = "".join(text for text in TEXTS if text.isprintable())
-    for draw in (lag_chart, lag_time_chart, sparkline):
-        markup = draw(samples((2, 1), (1, 0), seconds=5), name, OVERVIEW, NOW)
+    for draw in CHARTS:
+        markup = draw(history(samples((2, 1), (1, 0), seconds=5), name, OVERVIEW))
         root = ElementTree.fromstring(str(markup))
         (label,) = [each.get("aria-label") for each in root.iter() if each.get("aria-label")]
         assert name in str(label)
@@ -195,7 +194,7 @@ TAGS = {"div", "svg", "text", "line", "polyline", "polygon", "path", "g", "title
 
 
 def test_spots_cover_the_chart_without_overlap() -> None:
-    svg = lag_chart(samples(*[(hours, 1) for hours in (3, 2, 1, 0)]), "prices", DAY, NOW)
+    svg = history(samples(*[(hours, 1) for hours in (3, 2, 1, 0)])).lag_chart()
     spots = re.findall(r'<rect x="([\d.]+)%" y="0" width="([\d.]+)%"', svg)
     edges = [(float(x), float(x) + float(width)) for x, width in spots]
     assert len(edges) == 4

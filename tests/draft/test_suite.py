@@ -47,7 +47,7 @@ def rules(suite: dict[str, Any], column: str) -> dict[str, dict[str, Any]]:
 
 def draft_of(profile: Profile) -> dict[str, Any]:
     """Return a draft with the name `mine`."""
-    return draft_suite("mine", profile, COLUMNS)
+    return draft_suite("mine", profile)
 
 
 def load_draft(suite: dict[str, Any], folder: Path) -> Suite:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +101,7 @@ def assert_settled(table_judge: TableJudge, site: Site) -> None:
         assert remaining.pop((row["partition"], row["offset"])) == b"no"
     assert remaining == {}
     typed = site.app.pipeline("events").typed
-    assert set(typed.backlog().as_record().values()) == {0}
+    assert set(asdict(typed.backlog()).values()) == {0}
     typed.verifier.verify().check()
 
 

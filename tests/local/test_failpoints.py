@@ -30,7 +30,6 @@ from tidemark.delta.data_table import DeltaDataTable
 from tidemark.kafka.watermarks import KafkaWatermarkReader
 from tidemark.local.failpoints import PORTS, STEPS, VARIABLE, FailPoint, kill_message
 from tidemark.silver.typed.followed_tables import PlanSchemas
-from tidemark.silver.typed.schemas import TypedColumns
 
 pytestmark = pytest.mark.slow
 
@@ -170,11 +169,8 @@ def test_an_unknown_fail_point_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_every_port_has_fail_points() -> None:
     """Each Protocol of the services that write is one of PORTS, or part of one."""
-    reports = ("cluster", "decoded_rows", "records", "service", "typed_rows")
+    reports = ("cluster", "records", "service", "typed_rows")
     only_read = {f"tidemark.ops.report.{name}" for name in reports}
-    only_read |= {
-        f"tidemark.silver.typed.{name}" for name in ("quarantine_record", "replay_preview")
-    }
     protocols = {
         value
         for module in pkgutil.walk_packages(tidemark.__path__, "tidemark.")
@@ -185,9 +181,8 @@ def test_every_port_has_fail_points() -> None:
         if value.__module__ == module.name
     }
     covered = {each for some in PORTS.values() for port in some for each in port.__mro__}
-    # A resolver of schemas only calls other ports, and a wrapper is no port. The columns of a typed
-    # table are only read.
-    assert protocols - {AdapterWrapper, PlanSchemas, TypedColumns} <= covered
+    # A resolver of schemas only calls other ports, and a wrapper is no port.
+    assert protocols - {AdapterWrapper, PlanSchemas} <= covered
     assert {"control.append", "control.ledger", "table.append", "table.find_landing"} <= set(STEPS)
 
 

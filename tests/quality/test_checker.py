@@ -41,7 +41,6 @@ from tidemark.quality.check_results_table import DeltaCheckResults
 from tidemark.quality.checker import BatchChecker
 from tidemark.quality.checks import BUILT_IN_CHECKS, is_measured
 from tidemark.quality.data_docs import DataDocs
-from tidemark.quality.suite import BATCH_COLUMNS
 from tidemark.silver.typed.registry_answers import RegistryAnswers
 from tidemark.spec.decode import RegisteredSchema
 from tidemark.spec.errors import SpecError
@@ -218,7 +217,7 @@ def test_the_sample_of_a_draft_passes_it_and_another_record_fails_it(
     landed = sample_rows(topic)
     check.land(landed)
     found = row_queries.rows_of(DeltaTable(check.table), "T1", 0, Span(0, 500))
-    suite = draft_suite("mine", Profile.of(record for _, record in found), set(BATCH_COLUMNS))
+    suite = draft_suite("mine", Profile.of(record for _, record in found))
     (check.suites / "mine.json").write_text(json.dumps(suite), encoding="utf-8")
     report = check(planned_range(0, 500), suite="mine")
     assert len(report.results) == len(BUILT_IN_CHECKS) + len(suite["expectations"])
@@ -266,7 +265,7 @@ def test_the_sample_of_an_avro_draft_passes_it_and_other_values_fail_it(check: C
     }
     answers = RegistryAnswers(connection="registry", schemas=known)
     profile = Profile.of_sample(lambda: found, lambda _: answers)
-    suite = draft_suite("mine", profile, set(BATCH_COLUMNS))
+    suite = draft_suite("mine", profile)
     (check.suites / "mine.json").write_text(json.dumps(suite), encoding="utf-8")
     report = check(planned_range(0, 400), suite="mine")
     assert {each.column for each in report.results if each.column} == {
@@ -290,7 +289,7 @@ def test_a_draft_compares_keys_with_numbers_as_text(check: Check) -> None:
     ]
     check.land([*landed, row(400, key=b"abc", value=b'{"id": 400, "at": ""}')])
     found = row_queries.rows_of(DeltaTable(check.table), "T1", 0, Span(0, 401))
-    suite = draft_suite("mine", Profile.of(record for _, record in found), set(BATCH_COLUMNS))
+    suite = draft_suite("mine", Profile.of(record for _, record in found))
     (check.suites / "mine.json").write_text(json.dumps(suite), encoding="utf-8")
     report = check(planned_range(0, 401), suite="mine")
     assert [result for result in report.results if not result.passed] == []

@@ -24,6 +24,7 @@ from tests.support.plans import make_plan
 from tests.support.quality_reports import REPORT
 from tests.support.services import NOW
 from tidemark.bronze.ingest.errors import PlanCancelled, PlanStillOpen
+from tidemark.bronze.ingest.ledgers import recorded_plan
 from tidemark.bronze.repair.errors import NothingToDo
 from tidemark.core.errors import InvalidSelection, TableBehindLedger
 from tidemark.core.event_rows import decode, encode
@@ -36,6 +37,7 @@ from tidemark.delta.errors import ControlConflict
 from tidemark.delta.published_view import Engine, published_view
 from tidemark.delta.table_io import arrow_table
 from tidemark.quality.check_results import BatchRef, QualityReport, RecordedRange, Severity
+from tidemark.quality.publication_service import PlanPublication
 from tidemark.quality.service import Quality
 
 if TYPE_CHECKING:
@@ -58,6 +60,11 @@ def lake(tmp_path: Path) -> FileLake:
 def status_of(lake: FileLake, plan: int) -> PublicationStatus | None:
     """Return the effective publication status of a plan; None without a decision."""
     return lake.control.publication_statuses("events").get(plan)
+
+
+def publication_of(lake: FileLake, plan: int) -> PlanPublication:
+    record = recorded_plan(lake.control, "events", plan)
+    return lake.publication.of_record(record)
 
 
 def decisions_of(lake: FileLake) -> int:
@@ -123,9 +130,9 @@ def test_of_two_checks_at_the_same_time_the_one_that_blocks_wins(
         check(lake, 1, passed=later_passes)
 
     check(lake, 1, passed=not later_passes, during=later)
-    assert not lake.publication.of(1).is_published
+    assert not publication_of(lake, 1).is_published
     check(lake, 1, passed=True)
-    assert lake.publication.of(1).is_published
+    assert publication_of(lake, 1).is_published
 
 
 def test_of_racing_checks_the_one_that_blocks_wins(lake: FileLake) -> None:
@@ -340,8 +347,8 @@ def test_rows_of_an_open_replacement_are_not_listed_as_published(lake: FileLake)
     assert [each.is_published for each in (first, second, third)] == [False, False, True]
     hidden = lake.publication.hidden()
     assert (hidden.unchecked, hidden.refused) == (3, 1)
-    assert not lake.publication.of(3).replaced
-    assert lake.publication.of(1).replaced == first.replaced
+    assert not publication_of(lake, 3).replaced
+    assert publication_of(lake, 1).replaced == first.replaced
     lake.ingest.execute(plan.sequence)
     assert [each.replaced for each in lake.publication.plans()] == [{}, {}, {}, {}]
 
@@ -374,7 +381,7 @@ def test_a_check_is_not_repeated_for_offsets_that_only_an_operator_can_decide(
     DeltaTable(lake.uri).restore(before)
     lake.repair.rewind("ann", "a mistake")
     check(lake, 2, passed=True)
-    assert not lake.publication.of(2).is_published
+    assert not publication_of(lake, 2).is_published
     assert lake.publication.unchecked() == []
     assert lake.publication.release(2, "ann", "it is right").is_published
 

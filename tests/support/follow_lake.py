@@ -195,7 +195,7 @@ class _Resolver:
         found, waiting = self._follower.lake.schemas.resolve_plans(offsets)
         unreadable = {
             batch.sequence: SchemaConflict(
-                pipeline="events@typed",
+                pipeline="events",
                 part="value",
                 schema_id=9,
                 partition=partition,

@@ -63,7 +63,7 @@ class MemoryPartition:
 
 @dataclass
 class MemoryKafka:
-    """A Kafka cluster in memory, which is also its own `WatermarkReader` and `LogReader`."""
+    """A Kafka cluster in memory, which is also its own `TopicReader` and `LogReader`."""
 
     cluster_id: str = "memory"
     topic_ids: dict[str, str] = field(default_factory=dict)

@@ -133,7 +133,7 @@ class App:
 
     def table_version(self, ref: PipelineRef | str) -> int:
         """Return the newest version of a table; -1 if it does not exist."""
-        return self._table(ref).version_and_id()[0]
+        return self._table(ref).version()
 
     def may_have_changed_rows(self, ref: PipelineRef | str, since: int) -> bool:
         """Return whether rows of a table may have changed after a version."""
@@ -246,11 +246,14 @@ class App:
     # -- maintenance and queries -------------------------------------------------------------------
 
     def data_tables(self, *pipelines: str) -> list[str]:
-        """Return the tables that `maintenance` accepts, of some pipelines or of all."""
+        """Return the tables that `maintenance` accepts, of some pipelines or of all.
+
+        A name such as `prices@typed` stands for this table alone.
+        """
         tables = []
         for spec in map(self.spec, pipelines or self.specs):
             tables.append(spec.name)
-            if spec.decode:
+            if spec.decode and spec.ref.kind is PipelineKind.LIVE:
                 kinds = [PipelineKind.TYPED, PipelineKind.QUARANTINE]
                 kinds += [PipelineKind.UPSERT] if spec.has_upsert else []
                 tables += [str(spec.ref.of_kind(kind)) for kind in kinds]

@@ -37,18 +37,18 @@ def start(
         port = home_broker(layout).last_port() or DEFAULT_PORT
     with phase(f"starting Kafka, {counted(nodes, 'node')}"):
         started = home_broker(layout, port=port, nodes=nodes).start()
-    print_status(started.as_record(), as_json=as_json)
+    print_status(started, as_json=as_json)
 
 
 @app.command()
 def stop(as_json: AsJson = False) -> None:
     """Stop the broker; its data stays."""
     stopped = home_broker(App.from_environment().layout).stop()
-    print_status(stopped.as_record(), as_json=as_json)
+    print_status(stopped, as_json=as_json)
 
 
 @app.command(short_help="Show whether the broker runs, and where.")
 def status(as_json: AsJson = False) -> None:
     """Show whether the broker runs, where it listens, and where its data and logs are."""
     found = home_broker(App.from_environment().layout).status()
-    print_status(found.as_record(), as_json=as_json)
+    print_status(found, as_json=as_json)

@@ -15,6 +15,7 @@ from tidemark.cli.arguments import AsJson, EndOffset, FirstOffset, Partition, Pi
 from tidemark.cli.output import note, out, print_error_record, print_json, print_table
 from tidemark.core.errors import ExitCode
 from tidemark.core.offsets import Span
+from tidemark.core.plain import plain
 from tidemark.core.texts import counted
 from tidemark.ops.report.coverage import (
     DENSITIES,
@@ -94,7 +95,7 @@ def coverage(
         raise typer.BadParameter("--start must be before --end")
     found = App.from_environment().pipeline(pipeline).report.coverage.read(partition, start, end)
     if as_json:
-        print_json(found.as_record())
+        print_json(plain(found))
     else:
         _print_bars(choose_partitions(found.partitions, _MOST_BARS, start, end))
         windows = [(each, each.window(start, end)) for each in found.partitions]

@@ -29,6 +29,7 @@ from tidemark.cli.output import note, out, print_json, print_records, print_tabl
 from tidemark.cli.payloads import note_undecoded, payload_lines, unnamed_text
 from tidemark.core.errors import TidemarkError
 from tidemark.core.payload_text import MAX_SHOWN_BYTES
+from tidemark.core.plain import plain, record_of
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
 from tidemark.core.texts import counted, listed
@@ -119,7 +120,7 @@ def decode(
         names = [name for name in names if isinstance(cleared[name], ClearedTable)]
         for name, each in cleared.items():
             if isinstance(each, ClearedTable):
-                note(f"{name}: {_removed(each.as_record())} removed")
+                note(f"{name}: {_removed(record_of(each))} removed")
             else:
                 refused.add(name, each)
         engine = on_engine(tidemark, master, names)
@@ -150,7 +151,7 @@ def _print_clearings(found: Mapping[str, ClearedTable | TidemarkError], as_json:
     """Print what `--from-scratch` would do, and end with the worst exit code."""
     outcomes = Outcomes.of(
         {
-            name: {"outcome": "draft", **each.as_record()}
+            name: {"outcome": "draft", **record_of(each)}
             if isinstance(each, ClearedTable)
             else each
             for name, each in found.items()
@@ -275,11 +276,11 @@ def list_records(
         values = partial(record_values, masked=masked, max_bytes=MAX_SHOWN_BYTES)
         print_json(
             [
-                each.as_record() | {"rows": [{"plan": plan, **values(row)} for plan, row in rows]}
+                record_of(each) | {"rows": [{"plan": plan, **values(row)} for plan, row in rows]}
                 for each, rows in typed.with_bronze_rows(listed)
             ]
             if show
-            else [each.as_record() for each in listed]
+            else plain(listed)
         )
         return
     out.print(f"{counted(len(found), 'record')} of {pipeline} in quarantine")
@@ -411,7 +412,7 @@ def _print_previews(outcomes: Outcomes, *, as_json: bool) -> None:
 def _print_backlog(tidemark: App, names: list[str], *, as_json: bool) -> None:
     backlogs = {name: tidemark.pipeline(name).typed.backlog() for name in names}
     if as_json:
-        print_json([{"pipeline": name, **each.as_record()} for name, each in backlogs.items()])
+        print_json([{"pipeline": name, **record_of(each)} for name, each in backlogs.items()])
         return
     print_table(
         "Offsets",

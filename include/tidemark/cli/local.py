@@ -13,6 +13,7 @@ from tidemark.app.connections import SPARK_CONNECTION, connection_variable
 from tidemark.cli.arguments import AsJson, port_option
 from tidemark.cli.output import note, out, print_json
 from tidemark.cli.progress import phase
+from tidemark.core.plain import plain
 from tidemark.local.broker import DEFAULT_PORT, home_broker
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def up(
         api.unpause_first(dag_ids)
     spark = app.engines.server().status()
     if as_json:
-        records = {"kafka": kafka.as_record(), "spark": spark.as_record()}
+        records = {"kafka": plain(kafka), "spark": plain(spark)}
         print_json({**records, "airflow": running.as_record()})
     else:
         _print_parts(running, kafka.bootstrap, spark.address)
@@ -144,8 +145,8 @@ def stop_all(app: App) -> tuple[list[str], dict[str, Any]]:
     with phase("stopping Airflow, Spark and Kafka"):
         stopped = {
             "airflow": airflow.stop().as_record(),
-            "spark": spark.stop().as_record(),
-            "kafka": kafka.stop().as_record(),
+            "spark": plain(spark.stop()),
+            "kafka": plain(kafka.stop()),
         }
     return [name for name, running in before if running], stopped
 

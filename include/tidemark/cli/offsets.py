@@ -14,6 +14,7 @@ from tidemark.bronze.ingest.start import StartOutcome, StartResult
 from tidemark.bronze.ingest.start_rules import OtherPartitions, SourceOffsets, given_offsets
 from tidemark.cli.arguments import AsJson, DryRun, PipelineName, requester
 from tidemark.cli.output import err, out, print_json, print_table
+from tidemark.core.plain import plain
 from tidemark.core.texts import counted
 
 app = typer.Typer(
@@ -66,7 +67,7 @@ def import_offsets(
     found = _position(transfer, group, checkpoint, offsets)
     result = transfer.start_from(found, requester(), reason, others=others, dry_run=dry_run)
     if as_json:
-        print_json(result.as_record())
+        print_json(plain(result))
     else:
         _print_start(pipeline, result)
 
@@ -132,7 +133,7 @@ def export_offsets(
             {
                 "outcome": "draft" if dry_run else "exported",
                 "group": group,
-                "partitions": [each.as_record() for each in exported],
+                "partitions": plain(exported),
             }
         )
         return

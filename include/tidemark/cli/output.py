@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidemark.core.logs import TEXT_FORMAT, event_and_fields, is_json_log, json_object
+from tidemark.core.plain import plain
 from tidemark.core.texts import counted
 
 log = logging.getLogger(__name__)
@@ -211,8 +212,9 @@ def _widened(least: Sequence[int], full: Sequence[int], room: int) -> Sequence[i
     return widths
 
 
-def print_status(record: Mapping[str, Any], *, as_json: bool) -> None:
+def print_status(status: object, *, as_json: bool) -> None:
     """Print the status of a server, as JSON or one line for each value."""
+    record = plain(status)
     if as_json:
         print_json(record)
         return

@@ -25,7 +25,7 @@ from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.texts import counted
 from tidemark.draft.spec import DEFAULT_SCHEDULE, SpecDraft
 from tidemark.draft.suite import check_no_suite, draft_suite, write_suite
-from tidemark.quality.suite import BATCH_COLUMNS, load_suite
+from tidemark.quality.suite import load_suite
 from tidemark.spec.decode import DEFAULT_REGISTRY
 from tidemark.spec.errors import SpecError, UnknownPipeline
 from tidemark.spec.model import PIPELINE_NAME, PipelineSpec
@@ -145,7 +145,7 @@ def _with_suite(
     """
     if draft.suite is None:
         return draft, None
-    rules = draft_suite(draft.name, draft.profile, set(BATCH_COLUMNS))
+    rules = draft_suite(draft.name, draft.profile)
     if not rules["expectations"]:
         note(f"no suite: the records support no rule. {rules['notes']}")
         others = [each for each in draft.assumptions if each.key != "quality.suite"]

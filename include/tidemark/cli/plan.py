@@ -11,6 +11,7 @@ from tidemark.app.app import App
 from tidemark.bronze.ingest.planner import PlanResult
 from tidemark.cli.arguments import AsJson, DryRun, PipelineName, requester
 from tidemark.cli.output import out, print_json
+from tidemark.core.plain import plain
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +29,7 @@ def plan(pipeline: PipelineName, dry_run: DryRun = False, as_json: AsJson = Fals
     result = steps.plan(planned, requester(), dry_run=dry_run)
     size = planned.bronze.size_estimate(result.plan) if result.plan else None
     if as_json:
-        print_json({**plan_record(result), **(size.as_record() if size else {})})
+        print_json({**plan_record(result), **(plain(size) or {})})
         return
     out.print(result.outcome.value)
     if result.plan and size:

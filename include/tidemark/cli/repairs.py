@@ -23,6 +23,7 @@ from tidemark.cli.arguments import (
 )
 from tidemark.cli.decode import next_commands, print_next
 from tidemark.cli.output import out, print_json, print_table
+from tidemark.core.plain import plain
 from tidemark.core.plan import Plan
 from tidemark.core.texts import counted
 from tidemark.delta.deduplication import Deduplication
@@ -236,7 +237,7 @@ def repair(dry_run: DryRunOrApply, as_json: AsJson = False) -> None:
     """
     damage = App.from_environment().control_repair().repair(dry_run=dry_run)
     if as_json:
-        _print_record("repaired", damage.as_record(), dry_run=dry_run)
+        _print_record("repaired", plain(damage), dry_run=dry_run)
         return
     rows: list[tuple[str, Any]] = [("lost file", file) for file in damage.missing_files]
     duplicates = damage.duplicate_events.items()

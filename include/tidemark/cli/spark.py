@@ -41,7 +41,7 @@ def start(
     engines = App.from_environment().engines
     with phase("starting Spark (about ten seconds)"):
         started = engines.server(port=port).start(engines.check_requirements)
-    print_status(started.as_record(), as_json=as_json)
+    print_status(started, as_json=as_json)
 
 
 @app.command(short_help="Run the server in the foreground.")
@@ -61,11 +61,11 @@ def serve(
 def stop(as_json: AsJson = False) -> None:
     """Stop the server. A run that uses the server fails; running it again is safe."""
     stopped = App.from_environment().engines.server().stop()
-    print_status(stopped.as_record(), as_json=as_json)
+    print_status(stopped, as_json=as_json)
 
 
 @app.command(short_help="Show whether the server runs, and where.")
 def status(as_json: AsJson = False) -> None:
     """Show whether the server runs, where it listens, and where its log is."""
     found = App.from_environment().engines.server().status()
-    print_status(found.as_record(), as_json=as_json)
+    print_status(found, as_json=as_json)

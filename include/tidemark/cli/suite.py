@@ -14,7 +14,6 @@ from tidemark.cli.output import note, out, print_json
 from tidemark.core.texts import counted
 from tidemark.draft.profiler import DEFAULT_SAMPLE, Profiler
 from tidemark.draft.suite import check_no_suite, draft_suite, write_suite
-from tidemark.quality.suite import BATCH_COLUMNS
 from tidemark.spec.model import SUITE_NAME
 
 app = typer.Typer(
@@ -56,7 +55,7 @@ def init(
     if not dry_run:
         check_no_suite(file)
     profile = Profiler.of(tidemark.pipeline(pipeline)).profile(records)
-    suite = draft_suite(chosen, profile, set(BATCH_COLUMNS))
+    suite = draft_suite(chosen, profile)
     if not dry_run:
         write_suite(file, suite)
     if as_json:

@@ -6,8 +6,9 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from fastapi import Query
 from pydantic import BaseModel, Field
 
 from tidemark.app.pipeline import Pipeline
@@ -129,7 +130,7 @@ class RecordedBackfill:
         return DagRunRequester.parse(self.request.requested_by)
 
 
-def preview(context: PageContext, name: str, form: BackfillForm) -> Page:
+def preview(context: PageContext, name: str, form: Annotated[BackfillForm, Query()]) -> Page:
     """The form, and for a filled one the preview of its backfill."""
     pipeline = context.pipeline(name)
     found: BackfillPreview | TidemarkError | None = None

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote, urlencode
+
+from fastapi import Query
+from pydantic import BeforeValidator, Field
 
 from tidemark.app.adapters import utc_now
 from tidemark.app.app import App
@@ -23,6 +26,13 @@ from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import PipelineRef
 
 PLANS_PER_PAGE = 20
+
+_EMPTY_IS_ABSENT = BeforeValidator(lambda text: None if text == "" else text)
+"""A form sends its empty fields."""
+Pattern = Annotated[Annotated[str, Field(max_length=249)] | None, _EMPTY_IS_ABSENT, Query()]
+"""A pattern of names of topics, which are at most this long."""
+Number = Annotated[Annotated[int, Field(ge=0, le=2**63 - 1)] | None, _EMPTY_IS_ABSENT, Query()]
+"""A number in an address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

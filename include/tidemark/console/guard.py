@@ -158,7 +158,7 @@ class LocalViewer:
         return specs
 
     def may_see_invalid_specs(self) -> bool:
-        """Return True: the user can run `tidemark validate`."""
+        """Return True: the user can run `tidemark pipeline check`."""
         return True
 
     def may_read_payloads(self, spec: PipelineSpec) -> bool:  # noqa: ARG002

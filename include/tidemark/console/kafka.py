@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 from starlette.exceptions import HTTPException
 
-from tidemark.console.context import Page, PageContext
+from tidemark.console.context import Page, PageContext, Pattern
 from tidemark.console.newest import Newest
 from tidemark.ops.report.cluster import ClusterView
 
 
-def cluster(context: PageContext, connection: str | None, pattern: str | None) -> Page:
+def cluster(context: PageContext, connection: str | None = None, pattern: Pattern = None) -> Page:
     """Brokers and topics of one connection, by default of the first one."""
     visible = _connections(context)
     chosen = connection or next(iter(visible), None)
@@ -41,10 +41,10 @@ def _missing_topics(view: ClusterView, visible: Collection[str]) -> Mapping[str,
     return {topic: names for topic, names in readers.items() if names}
 
 
-def topic(context: PageContext, connection: str, name: str) -> Page:
+def topic(context: PageContext, connection: str, topic: str) -> Page:
     """Partitions and settings of one topic."""
     _check_visible(context, connection)
-    found = context.home.topic(connection, name)
+    found = context.home.topic(connection, topic)
     return context.page(
         "topic.html",
         connection=connection,

@@ -92,64 +92,87 @@ def _round_numbers() -> Iterator[int]:
 # -- charts --------------------------------------------------------------------------------------
 
 
-def sparkline(samples: Sequence[LagSample], name: str, window: Window, now: datetime) -> Markup:
-    """Return a small line of the lag over a baseline; a dash with fewer than two known lags.
+@dataclass(frozen=True, slots=True)
+class LagHistory:
+    """The lag of a pipeline over time.
 
-    Args:
+    Attributes:
         samples: Samples of the window, oldest first.
         name: Name of the pipeline.
-        window: The time from the left to the right end.
+        window: The time from the left to the right end of a chart.
         now: Its end.
     """
-    values = [_lag(sample) for sample in samples]
-    known = _known(values)
-    if not known:
-        return Markup('<span class="quiet" title="fewer than two lags are known">-</span>')
-    text = escape(f"lag of {name}: {_extremes(known, '{:,}'.format)}")
-    places = _places(samples, values, max(*known, 1), window, now)
-    return Markup(
-        f'<svg class="sparkline" viewBox="0 -5 {_WIDTH} {_HEIGHT + 10}" role="img" '
-        f'preserveAspectRatio="none" aria-label="{text}"><title>{text}</title>'
-        f'<line x1="0" y1="{_HEIGHT}" x2="{_WIDTH}" y2="{_HEIGHT}"/>'
-        f"{_lines(places, window)}</svg>"
-    )
 
+    samples: Sequence[LagSample]
+    name: str
+    window: Window
+    now: datetime
 
-def lag_chart(samples: Sequence[LagSample], name: str, window: Window, now: datetime) -> Markup:
-    """Return a chart of the lag in offsets; empty with fewer than two known lags.
+    def sparkline(self) -> Markup:
+        """Return a small line of the lag over a baseline; a dash with fewer than two known lags."""
+        values = [_lag(sample) for sample in self.samples]
+        known = _known(values)
+        if not known:
+            return Markup('<span class="quiet" title="fewer than two lags are known">-</span>')
+        text = escape(f"lag of {self.name}: {_extremes(known, '{:,}'.format)}")
+        places = self._places(values, max(*known, 1))
+        return Markup(
+            f'<svg class="sparkline" viewBox="0 -5 {_WIDTH} {_HEIGHT + 10}" role="img" '
+            f'preserveAspectRatio="none" aria-label="{text}"><title>{text}</title>'
+            f'<line x1="0" y1="{_HEIGHT}" x2="{_WIDTH}" y2="{_HEIGHT}"/>'
+            f"{_lines(places, self.window)}</svg>"
+        )
 
-    Args:
-        samples: Samples of the window, oldest first.
-        name: Name of the pipeline.
-        window: The time from the left to the right end.
-        now: Its end.
-    """
-    values = [_lag(sample) for sample in samples]
-    known = _known(values)
-    if not known:
-        return Markup()
-    name = f"lag of {name} in offsets: {_extremes(known, '{:,}'.format)}"
-    return _chart(samples, values, name, offsets_axis(max(known), 4), window, now, is_tall=True)
+    def lag_chart(self) -> Markup:
+        """Return a chart of the lag in offsets; empty with fewer than two known lags."""
+        values = [_lag(sample) for sample in self.samples]
+        known = _known(values)
+        if not known:
+            return Markup()
+        title = f"lag of {self.name} in offsets: {_extremes(known, '{:,}'.format)}"
+        return self._chart(values, title, offsets_axis(max(known), 4), is_tall=True)
 
+    def lag_time_chart(self) -> Markup:
+        """Return a low chart of the oldest unread record's age; empty with fewer than two ages."""
+        values = [_lag_seconds(sample) for sample in self.samples]
+        known = _known(values)
+        if not known:
+            return Markup()
+        ages = _extremes(known, lambda seconds: format_duration(timedelta(seconds=seconds)))
+        title = f"age of the oldest unread record of {self.name}: {ages}"
+        return self._chart(values, title, times_axis(max(known), 2), is_tall=False)
 
-def lag_time_chart(
-    samples: Sequence[LagSample], name: str, window: Window, now: datetime
-) -> Markup:
-    """Return a low chart of the age of the oldest unread record; empty with fewer than two ages.
+    def _places(self, values: Sequence[float | None], top: float) -> Sequence[_Place]:
+        return [
+            _Place(
+                at=sample.checked_at,
+                x=_x(sample.checked_at, self.window, self.now),
+                y=None if value is None else 1 - value / top,
+                text=_text(sample),
+            )
+            for sample, value in zip(self.samples, values, strict=True)
+        ]
 
-    Args:
-        samples: Samples of the window, oldest first.
-        name: Name of the pipeline.
-        window: The time from the left to the right end.
-        now: Its end.
-    """
-    values = [_lag_seconds(sample) for sample in samples]
-    known = _known(values)
-    if not known:
-        return Markup()
-    ages = _extremes(known, lambda seconds: format_duration(timedelta(seconds=seconds)))
-    name = f"age of the oldest unread record of {name}: {ages}"
-    return _chart(samples, values, name, times_axis(max(known), 2), window, now, is_tall=False)
+    def _chart(
+        self, values: Sequence[float | None], title: str, axis: Axis, *, is_tall: bool
+    ) -> Markup:
+        places = self._places(values, axis.top)
+        heights = [100 - 100 * n / (len(axis.labels) - 1) for n in range(len(axis.labels))]
+        return Markup(
+            f'<div class="lag-chart{" tall" if is_tall else ""}">'
+            '<svg class="axis" aria-hidden="true">'
+            + "".join(
+                f'<text x="100%" y="{y:g}%">{label}</text>'
+                for y, label in zip(heights, axis.labels, strict=True)
+            )
+            + f'</svg><svg class="plot" role="img" aria-label="{escape(title)}">'
+            + "".join(f'<line x1="0" x2="100%" y1="{y:g}%" y2="{y:g}%"/>' for y in heights)
+            + "".join(_time_labels(self.window, self.now))
+            + f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none">'
+            + f"{_lines(places, self.window)}</svg>"
+            + "".join(_spots(places, self.window))
+            + "</svg></div>"
+        )
 
 
 def _known(values: Sequence[T | None]) -> Sequence[T]:
@@ -190,24 +213,6 @@ class _Place:
     text: str
 
 
-def _places(
-    samples: Sequence[LagSample],
-    values: Sequence[float | None],
-    top: float,
-    window: Window,
-    now: datetime,
-) -> Sequence[_Place]:
-    return [
-        _Place(
-            at=sample.checked_at,
-            x=_x(sample.checked_at, window, now),
-            y=None if value is None else 1 - value / top,
-            text=_text(sample),
-        )
-        for sample, value in zip(samples, values, strict=True)
-    ]
-
-
 def _x(at: datetime, window: Window, now: datetime) -> float:
     return min(1.0, max(0.0, 1 - (now - at) / window.span))
 
@@ -216,34 +221,6 @@ def _text(sample: LagSample) -> str:
     lag = "unknown lag" if sample.lag is None else counted(sample.lag, "offset")
     age = "" if sample.lag_time is None else f", oldest {format_duration(sample.lag_time)}"
     return f"{sample.checked_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC: {lag}{age}"
-
-
-def _chart(
-    samples: Sequence[LagSample],
-    values: Sequence[float | None],
-    name: str,
-    axis: Axis,
-    window: Window,
-    now: datetime,
-    *,
-    is_tall: bool,
-) -> Markup:
-    places = _places(samples, values, axis.top, window, now)
-    heights = [100 - 100 * n / (len(axis.labels) - 1) for n in range(len(axis.labels))]
-    return Markup(
-        f'<div class="lag-chart{" tall" if is_tall else ""}"><svg class="axis" aria-hidden="true">'
-        + "".join(
-            f'<text x="100%" y="{y:g}%">{label}</text>'
-            for y, label in zip(heights, axis.labels, strict=True)
-        )
-        + f'</svg><svg class="plot" role="img" aria-label="{escape(name)}">'
-        + "".join(f'<line x1="0" x2="100%" y1="{y:g}%" y2="{y:g}%"/>' for y in heights)
-        + "".join(_time_labels(window, now))
-        + f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none">'
-        + f"{_lines(places, window)}</svg>"
-        + "".join(_spots(places, window))
-        + "</svg></div>"
-    )
 
 
 def _lines(places: Sequence[_Place], window: Window) -> str:

@@ -18,7 +18,7 @@ from tidemark.console.charts import (
     quarantine_track,
     zoom_windows,
 )
-from tidemark.console.context import PLANS_PER_PAGE, Page, PageContext
+from tidemark.console.context import PLANS_PER_PAGE, Number, Page, PageContext
 from tidemark.console.home import RecordedStatus
 from tidemark.console.newest import Newest
 from tidemark.console.observer import STATUS_WAIT_S
@@ -62,7 +62,7 @@ def dag(context: PageContext, dag_id: str) -> Page:
     if not specs:
         raise HTTPException(404, "This DAG has no pipeline that you may see.")
     if len(specs) == 1:
-        return pipeline(context, next(iter(specs)), None, None, None, None)
+        return pipeline(context, next(iter(specs)))
     return _overview(context, specs, {})
 
 
@@ -129,10 +129,10 @@ def _common_error(observed: Iterable[ObservedStatus]) -> TidemarkError | None:
 def pipeline(
     context: PageContext,
     name: str,
-    partition: int | None,
-    start: int | None,
-    end: int | None,
-    chosen: Period | None,
+    partition: Number = None,
+    start: Number = None,
+    end: Number = None,
+    period: Period | None = None,
 ) -> Page:
     """One pipeline: status, lag over a period, coverage, newest plans.
 
@@ -147,12 +147,12 @@ def pipeline(
     observed = statuses.one(name, max(0.0, asked_at + STATUS_WAIT_S - time.monotonic()))
     tables = _read_tables(context, pipeline, (partition, start, end), watermarks)
     coverage, plans = tables.coverage, tables.plans
-    period = chosen or Period.DAY
-    window = period.window
+    shown_period = period or Period.DAY
+    window = shown_period.window
     # Zoomed pages show neither lag nor the newest plans.
     recorded = context.home.lags(window, name) if partition is None else Newest()
     lags = (recorded.value or {}).get(name, ())
-    link = partial(context.link, "pipelines", name, period=chosen)
+    link = partial(context.link, "pipelines", name, period=period)
     found = coverage if isinstance(coverage, TopicCoverage) else TopicCoverage(partitions=())
     chosen_partitions = choose_partitions(found.partitions, BARS, start, end)
     bars = [_bar(link, each, shown) for each, shown in chosen_partitions.partitions]
@@ -186,7 +186,7 @@ def pipeline(
         plans=shown,
         plans_error=plans if isinstance(plans, TidemarkError) else None,
         statuses=publication_statuses(shown),
-        period=period,
+        period=shown_period,
         periods={each: context.link("pipelines", name, period=each) for each in Period},
         window=window,
         lags=highest_lags([*lags, *observed.samples], window, utc_now()),
@@ -274,7 +274,7 @@ def metrics(context: PageContext) -> str:
     return openmetrics(rows, utc_now(), invalid_specs=len(app.spec_folder.broken))
 
 
-def plans(context: PageContext, name: str, before: int | None) -> Page:
+def plans(context: PageContext, name: str, before: Number = None) -> Page:
     """Plans of a pipeline, newest first, a page of them."""
     spec = context.pipeline(name).spec
     entries = context.home.plans(name, before, PLANS_PER_PAGE)

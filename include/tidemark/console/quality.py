@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import quote
+
+from fastapi import Query
 
 from tidemark.app.adapters import utc_now
 from tidemark.app.pipeline import Pipeline
-from tidemark.console.context import PLANS_PER_PAGE, Page, PageContext
+from tidemark.console.context import PLANS_PER_PAGE, Number, Page, PageContext
 from tidemark.console.plan_details import publication_statuses
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
@@ -47,7 +50,7 @@ class Attempt:
     docs: str | None
 
 
-def checks(context: PageContext, name: str, before: int | None) -> Page:
+def checks(context: PageContext, name: str, before: Number = None) -> Page:
     """The check of each of the newest plans, rule by rule."""
     pipeline = context.pipeline(name)
     entries = context.home.plans(name, before, PLANS_PER_PAGE)
@@ -68,7 +71,9 @@ def checks(context: PageContext, name: str, before: int | None) -> Page:
 
 
 @tables_opened_once()
-def report(context: PageContext, name: str, days: int) -> Page:
+def report(
+    context: PageContext, name: str, days: Annotated[int, Query(ge=1, le=MOST_DAYS)] = 30
+) -> Page:
     """The owner's report of the last days, or its command if the page would take too long."""
     pipeline = context.pipeline(name)
     common = {"name": name, "spec": pipeline.spec, "days": days}

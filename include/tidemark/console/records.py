@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any
 
+from fastapi import Query
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from tidemark.app.pipeline import Pipeline
@@ -61,7 +62,7 @@ class RecordPlace(BaseModel):
         return {name: value for name, value in values.items() if value != ""}
 
 
-def page(context: PageContext, name: str, place: RecordPlace) -> Page:
+def page(context: PageContext, name: str, place: Annotated[RecordPlace, Query()]) -> Page:
     """The records from a place on. Payloads need the right to read the Kafka connection."""
     pipeline = context.pipeline(name)
     found = result_or_error(name, lambda _: _read(pipeline, place))

@@ -12,7 +12,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from tidemark.console import charts, lag_charts
+from tidemark.console import charts
+from tidemark.console.lag_charts import LagHistory
 from tidemark.core.cluster import Setting
 from tidemark.core.texts import counted, format_duration
 from tidemark.core.visible_text import visible
@@ -36,9 +37,7 @@ def _environment() -> jinja2.Environment:
     environment.filters["outcome"] = outcome_of
     environment.globals |= {
         "state_class": charts.state_class,
-        "sparkline": lag_charts.sparkline,
-        "lag_chart": lag_charts.lag_chart,
-        "lag_time_chart": lag_charts.lag_time_chart,
+        "lag_history": LagHistory,
     }
     return environment
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 from urllib.parse import quote
 
+from fastapi import Query
 from starlette.exceptions import HTTPException
 
 from tidemark.app.pipeline import Pipeline
@@ -39,7 +41,12 @@ def run_of(origin: PlanOrigin) -> DagRunRequester | None:
     return DagRunRequester.parse(origin.requester)
 
 
-def page(context: PageContext, dag_id: str, run_id: str, pipeline: str | None) -> Page:
+def page(
+    context: PageContext,
+    dag_id: str,
+    run_id: str,
+    pipeline: Annotated[str | None, Query(max_length=200)] = None,
+) -> Page:
     """The plans that a DAG run requested; for the DAG of backfills, the request and its chunks.
 
     Args:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from http import HTTPStatus
+from inspect import Signature, signature
 from pathlib import Path
 from threading import Lock
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import anyio
-from fastapi import FastAPI, Query, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
-from pydantic import BeforeValidator, Field
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -24,13 +24,10 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from tidemark.app.adapters import utc_now
 from tidemark.app.app import App
 from tidemark.console import backfills, kafka, pipelines, quality, records, runs
-from tidemark.console.backfills import BackfillForm
 from tidemark.console.context import Page, PageContext
 from tidemark.console.guard import Guard, GuardMiddleware
 from tidemark.console.headers import DATA_DOCS_POLICY, SecurityHeaders
 from tidemark.console.home import Home
-from tidemark.console.recorded_lags import Period
-from tidemark.console.records import RecordPlace
 from tidemark.console.rendering import STATIC, render
 from tidemark.core.errors import ExitCode, TidemarkError, Unforeseen
 from tidemark.ops.report.errors import PageTimeout
@@ -67,11 +64,6 @@ _STATUS = {ExitCode.TRANSIENT: 503, ExitCode.CRASH: 500}
 """Status codes of named errors by their exit code; 422 for the others."""
 
 T = TypeVar("T")
-_EMPTY_IS_ABSENT = BeforeValidator(lambda text: None if text == "" else text)
-"""A form sends its empty fields."""
-Pattern = Annotated[Annotated[str, Field(max_length=249)] | None, _EMPTY_IS_ABSENT, Query()]
-"""A pattern of names of topics, which are at most this long."""
-Number = Annotated[Annotated[int, Field(ge=0, le=2**63 - 1)] | None, _EMPTY_IS_ABSENT, Query()]
 
 
 def build_app(
@@ -182,75 +174,44 @@ class _Console:
 
     def routes(self) -> Mapping[str, Callable[..., Any]]:
         """Return the endpoints by path."""
+        page = self._page
         return {
-            "/": self.overview,
-            "/pipelines/{name}": self.pipeline,
-            "/pipelines/{name}/plans": self.plans,
-            "/pipelines/{name}/plans/{sequence}": self.plan,
-            "/pipelines/{name}/records": self.records,
-            "/pipelines/{name}/quality": self.quality,
-            "/pipelines/{name}/quality/report": self.report,
+            "/": page(pipelines.overview),
+            "/pipelines/{name}": page(pipelines.pipeline),
+            "/pipelines/{name}/plans": page(pipelines.plans),
+            "/pipelines/{name}/plans/{sequence}": page(pipelines.plan),
+            "/pipelines/{name}/records": page(records.page),
+            "/pipelines/{name}/quality": page(quality.checks),
+            "/pipelines/{name}/quality/report": page(quality.report),
             "/pipelines/{name}/quality/docs/{path:path}": self.docs,
-            "/pipelines/{name}/quarantine": self.quarantine,
-            "/pipelines/{name}/backfill": self.backfill,
-            "/pipelines/{name}/backfills": self.backfills,
-            "/cluster": self.cluster,
-            "/cluster/{connection}/topics/{topic}": self.topic,
-            "/dags/{dag_id}": self.dag,
+            "/pipelines/{name}/quarantine": page(quality.quarantine),
+            "/pipelines/{name}/backfill": page(backfills.preview),
+            "/pipelines/{name}/backfills": page(backfills.progress),
+            "/cluster": page(kafka.cluster),
+            "/cluster/{connection}/topics/{topic}": page(kafka.topic),
+            "/dags/{dag_id}": page(pipelines.dag),
             # A proxy may decode a slash of the run's id.
-            "/dags/{dag_id}/runs/{run_id:path}": self.run,
+            "/dags/{dag_id}/runs/{run_id:path}": page(runs.page),
             "/health": self.health,
             "/metrics": self.metrics,
             "/static/{file}": self.static,
         }
 
-    # -- pages -------------------------------------------------------------------------------------
+    # -- endpoints ---------------------------------------------------------------------------------
 
-    async def overview(self, request: Request) -> Response:
-        """Every pipeline that the viewer may see."""
-        return await self._page(request, pipelines.overview)
+    def _page(self, build: Callable[..., Page]) -> Callable[..., Awaitable[Response]]:
+        """Return the endpoint of a page, with the parameters of `build` after the context."""
 
-    async def pipeline(
-        self,
-        request: Request,
-        name: str,
-        partition: Number = None,
-        start: Number = None,
-        end: Number = None,
-        period: Period | None = None,
-    ) -> Response:
-        """One pipeline: status, lag over a period, coverage and newest plans."""
-        return await self._page(
-            request,
-            lambda context: pipelines.pipeline(context, name, partition, start, end, period),
-        )
+        async def endpoint(request: Request, **values: Any) -> Response:
+            def rendered() -> Response:
+                return self._rendered(request, build(self._context(request), **values))
 
-    async def plans(self, request: Request, name: str, before: Number = None) -> Response:
-        """Plans of a pipeline, newest first."""
-        return await self._page(request, lambda context: pipelines.plans(context, name, before))
+            return await self._pages.run(rendered)
 
-    async def plan(self, request: Request, name: str, sequence: int) -> Response:
-        """One plan: ranges, events, checks, publication."""
-        return await self._page(request, lambda context: pipelines.plan(context, name, sequence))
-
-    async def records(
-        self, request: Request, name: str, place: Annotated[RecordPlace, Query()]
-    ) -> Response:
-        """Records of a partition, from Kafka and from the tables."""
-        return await self._page(request, lambda context: records.page(context, name, place))
-
-    async def quality(self, request: Request, name: str, before: Number = None) -> Response:
-        """Checks and publication of the newest plans."""
-        return await self._page(request, lambda context: quality.checks(context, name, before))
-
-    async def report(
-        self,
-        request: Request,
-        name: str,
-        days: Annotated[int, Query(ge=1, le=quality.MOST_DAYS)] = 30,
-    ) -> Response:
-        """The owner's report."""
-        return await self._page(request, lambda context: quality.report(context, name, days))
+        _, *parameters = signature(build, eval_str=True).parameters.values()
+        request = signature(endpoint, eval_str=True).parameters["request"]
+        endpoint.__signature__ = Signature([request, *parameters])  # type: ignore[attr-defined]  # read by FastAPI
+        return endpoint
 
     async def docs(self, request: Request, name: str, path: str) -> Response:
         """A page of the pipeline's Data Docs, whose styles are inline."""
@@ -258,51 +219,6 @@ class _Console:
         if file is None:
             raise HTTPException(404)
         return FileResponse(file, headers={"content-security-policy": DATA_DOCS_POLICY})
-
-    async def quarantine(self, request: Request, name: str) -> Response:
-        """Records in quarantine."""
-        return await self._page(request, lambda context: quality.quarantine(context, name))
-
-    async def backfill(
-        self, request: Request, name: str, form: Annotated[BackfillForm, Query()]
-    ) -> Response:
-        """The form of a backfill, and its preview."""
-        return await self._page(request, lambda context: backfills.preview(context, name, form))
-
-    async def backfills(self, request: Request, name: str) -> Response:
-        """Progress of recorded backfills."""
-        return await self._page(request, lambda context: backfills.progress(context, name))
-
-    async def cluster(
-        self,
-        request: Request,
-        connection: str | None = None,
-        pattern: Pattern = None,
-    ) -> Response:
-        """Brokers of a Kafka connection, and its topics, whose names can match a pattern."""
-        return await self._page(
-            request, lambda context: kafka.cluster(context, connection, pattern)
-        )
-
-    async def topic(self, request: Request, connection: str, topic: str) -> Response:
-        """Partitions and settings of a topic."""
-        return await self._page(request, lambda context: kafka.topic(context, connection, topic))
-
-    async def dag(self, request: Request, dag_id: str) -> Response:
-        """The pipelines of a DAG of Airflow; the page of a single pipeline itself."""
-        return await self._page(request, lambda context: pipelines.dag(context, dag_id))
-
-    async def run(
-        self,
-        request: Request,
-        dag_id: str,
-        run_id: str,
-        pipeline: Annotated[str | None, Query(max_length=200)] = None,
-    ) -> Response:
-        """The plans of a DAG run, or the chunks of its backfill."""
-        return await self._page(
-            request, lambda context: runs.page(context, dag_id, run_id, pipeline)
-        )
 
     async def health(self) -> Response:
         """The number of invalid specs, without their names, and the age of an overdue load."""
@@ -331,9 +247,6 @@ class _Console:
         return FileResponse(path, headers={"cache-control": "private, max-age=3600"})
 
     # -- shared ------------------------------------------------------------------------------------
-
-    async def _page(self, request: Request, build: Callable[[PageContext], Page]) -> Response:
-        return await self._pages.run(lambda: self._rendered(request, build(self._context(request))))
 
     def _context(self, request: Request) -> PageContext:
         """Return the context of a request. Call this in a thread, because it can load the app."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemark.core.errors import TidemarkError
+from tidemark.core.plain import plain, record_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +25,6 @@ class BrokerDescription:
     host: str
     port: int
     rack: str | None
-
-    def as_record(self) -> dict[str, Any]:
-        """Return the broker as plain values."""
-        return {"id": self.id, "host": self.host, "port": self.port, "rack": self.rack}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +122,7 @@ class TopicDescription:
             "records": self.records,
             "under_replicated": self.under_replicated,
             "leaderless": self.leaderless,
-            "problem": self.problem.as_record() if self.problem else None,
+            "problem": plain(self.problem),
         }
 
 
@@ -152,11 +149,7 @@ class ClusterDescription:
 
     def as_record(self) -> dict[str, Any]:
         """Return the cluster as plain values, without its topics."""
-        return {
-            "cluster_id": self.cluster_id,
-            "controller": self.controller,
-            "brokers": [each.as_record() for each in self.brokers],
-        }
+        return record_of(self, without=["topics"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,16 +169,6 @@ class Setting:
     source: str
     is_default: bool
     is_sensitive: bool
-
-    def as_record(self) -> dict[str, Any]:
-        """Return the setting as plain values."""
-        return {
-            "name": self.name,
-            "value": self.value,
-            "source": self.source,
-            "is_default": self.is_default,
-            "is_sensitive": self.is_sensitive,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +191,4 @@ class Settings:
     def as_record(self, *, all_settings: bool) -> dict[str, Any]:
         """Return the settings as plain values: all of them, or those that differ from defaults."""
         shown = self.values if all_settings else self.changed
-        return {
-            "settings": [each.as_record() for each in shown],
-            "settings_problem": self.problem.as_record() if self.problem else None,
-        }
+        return {"settings": plain(shown), "settings_problem": plain(self.problem)}

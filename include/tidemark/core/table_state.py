@@ -45,10 +45,6 @@ class SizeEstimate:
         size = "" if self.bytes is None else f", about {self.bytes / 1e6:,.1f} MB"
         return f"about {counted(self.files, 'file')}{size}"
 
-    def as_record(self) -> dict[str, int | None]:
-        """Return the estimate as plain values, for `--json`."""
-        return {"files": self.files, "bytes": self.bytes}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSize:

@@ -52,11 +52,6 @@ class Throughput:
     lows: Mapping[int, int] = field(default_factory=dict)
 
     @property
-    def last_landed_at(self) -> datetime | None:
-        """Time of the newest landing; None without runs."""
-        return self.runs[-1].landed_at if self.runs else None
-
-    @property
     def seconds_between_runs(self) -> float | None:
         """Median time between two landings, in seconds; None for fewer than two runs.
 

@@ -8,14 +8,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.core.errors import ControlTableDamaged, SetupError
-from tidemark.core.plain import record_of
 from tidemark.delta.compaction import Compaction
 from tidemark.delta.conflicts import retry_on_conflict
 from tidemark.delta.delta_errors import is_delta_error
@@ -65,10 +63,6 @@ class ControlDamage:
 
     missing_files: tuple[str, ...]
     duplicate_events: Mapping[str, tuple[int, ...]]
-
-    def as_record(self) -> dict[str, Any]:
-        """Return the damage as plain values, for `--json`."""
-        return record_of(self)
 
 
 @contextmanager

@@ -199,10 +199,10 @@ class DeltaDataTable:
             for version, metadata in (() if table is None else commit_log.plan_commits(table))
         )
 
-    def version_and_id(self) -> tuple[int, str]:
-        """Return the newest version and the Delta id; -1 and an empty text without a table."""
+    def version(self) -> int:
+        """Return the newest version; -1 without a table."""
         table = open_if_exists(self._uri)
-        return (-1, "") if table is None else (table.version(), str(table.metadata().id))
+        return -1 if table is None else table.version()
 
     def may_have_changed_rows(self, since: int) -> bool:
         """Return whether commits after a version may have changed rows; False without a table."""

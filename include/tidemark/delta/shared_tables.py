@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
@@ -23,10 +23,11 @@ def append_shared(
     schema: Any,
     *,
     partition_by: Sequence[str] = (),
-    schema_mode: Literal["merge"] | None = None,
     append_only: bool = True,
 ) -> None:
     """Append rows in one commit, and create the table if it does not exist.
+
+    A table that was created before a column was added gets the column.
 
     delta-rs commits an append as the next free version. Only the creation of the table or of a
     column conflicts with other writers, and is tried again.
@@ -36,7 +37,6 @@ def append_shared(
         rows: An Arrow table.
         schema: The columns of a new table.
         partition_by: Partition columns of a new table.
-        schema_mode: `merge` adds columns that the table does not have.
         append_only: Whether a new table refuses the removal of rows.
 
     Raises:
@@ -46,7 +46,7 @@ def append_shared(
     table = open_if_exists(uri) or _created(uri, schema, partition_by, append_only)
     check_names(table, uri)
     properties = CommitProperties(app_transactions=missing_storage_proofs(table, uri))
-    append_rows(table, rows, schema_mode=schema_mode, commit_properties=properties)
+    append_rows(table, rows, schema_mode="merge", commit_properties=properties)
 
 
 def _created(uri: str, schema: Any, partition_by: Sequence[str], append_only: bool) -> DeltaTable:

@@ -73,8 +73,6 @@ def append_statuses(uri: str, rows: Sequence[Mapping[str, Any]]) -> None:
             arrow_table([{**row, "day": _day(row["checked_at"])} for row in rows], COLUMNS),
             COLUMNS,
             partition_by=["day"],
-            # Adds columns that an older table lacks.
-            schema_mode="merge",
             append_only=False,
         )
 

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from tidemark.core.errors import TidemarkError
+from tidemark.core.plain import plain
 from tidemark.draft.profile import Profile
 from tidemark.silver.typed.json_types import ENOUGH, MAX_FIELDS, UNKNOWN, TypeCounts
 from tidemark.silver.typed.payload_values import avro_columns
@@ -48,10 +49,6 @@ class Assumption:
     key: str
     value: str
     evidence: str
-
-    def as_record(self) -> dict[str, str]:
-        """Return the assumption as plain values."""
-        return {"key": self.key, "value": self.value, "evidence": self.evidence}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +100,7 @@ class DecodeDraft:
         return {
             "records": self.records,
             "decode": self.as_section(),
-            "assumptions": [each.as_record() for each in self.assumptions],
+            "assumptions": plain(self.assumptions),
             "left_out": [{"field": path, "why": why} for path, why in self.left_out],
             "unfit": self.unfit,
         }

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from tidemark.core.plain import plain
 from tidemark.core.texts import counted
 from tidemark.delta.local_files import replace_text, translate_os_errors
 from tidemark.draft.decode import Assumption, DecodeDraft, draft_decode
@@ -168,7 +169,7 @@ class SpecDraft:
             "pipeline": self.name,
             "topic": self.topic,
             "records": self.decode.records,
-            "assumptions": [each.as_record() for each in self.assumptions],
+            "assumptions": plain(self.assumptions),
             "left_out": [{"field": path, "why": why} for path, why in self.decode.left_out],
             "unfit": self.decode.unfit,
             "spec": self.text,

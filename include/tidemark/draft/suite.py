@@ -29,6 +29,7 @@ from typing import Any
 from tidemark.core.texts import counted
 from tidemark.delta.local_files import replace_text, translate_os_errors
 from tidemark.draft.profile import MAX_LISTED_VALUES, FieldProfile, Profile
+from tidemark.quality.suite import BATCH_COLUMNS
 from tidemark.silver.typed.payload_values import avro_columns
 from tidemark.spec.decode import FRAME_BYTES, FRAME_MAGIC, Format, Part
 from tidemark.spec.errors import FileExists
@@ -89,20 +90,19 @@ def write_suite(file: Path, suite: Mapping[str, Any]) -> None:
         replace_text(file, json.dumps(suite, indent=2) + "\n")
 
 
-def draft_suite(name: str, profile: Profile, batch_columns: set[str]) -> dict[str, Any]:
+def draft_suite(name: str, profile: Profile) -> dict[str, Any]:
     """Return the content of a suite's file.
 
     Args:
         name: Name of the suite.
         profile: The profile of sampled records.
-        batch_columns: Columns of every batch. Columns of the suite get other names.
 
     Returns:
         The content, which `quality.suite.load_suite` reads.
     """
     content = _content(profile)
     fields = list(_usable(profile)) if content and _has_objects(profile) else []
-    columns = _column_names(fields, batch_columns, content.columns(fields) if content else ())
+    columns = _column_names(fields, content.columns(fields) if content else ())
     rules = [rule for each in fields for rule in _rules(each, columns[each.name])]
     expressions: dict[str, str] = {}
     if content and fields and profile.values >= MIN_VALUES:
@@ -151,11 +151,9 @@ def _usable(profile: Profile) -> Iterator[FieldProfile]:
             yield each
 
 
-def _column_names(
-    fields: list[FieldProfile], batch_columns: set[str], content: Collection[str]
-) -> Mapping[str, str]:
+def _column_names(fields: list[FieldProfile], content: Collection[str]) -> Mapping[str, str]:
     """Return the column name of each field: the field's name, or a similar one if it is taken."""
-    reserved = {*batch_columns, *content, "value_problem", "key_problem"}
+    reserved = {*BATCH_COLUMNS, *content, "value_problem", "key_problem"}
     taken = {*reserved, *(field.name.lower() for field in fields)}
     names = {}
     for field in fields:

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 
-from tidemark.core.plain import record_of
 from tidemark.delta.local_files import locked, read_json, replace_text
 from tidemark.local.broker_settings import NodePorts
 
@@ -79,10 +77,6 @@ class BrokerStatus:
     cluster_id: str = ""
     home: Path
     logs: tuple[Path, ...] = ()
-
-    def as_record(self) -> dict[str, Any]:
-        """Return the status for `--json`."""
-        return record_of(self)
 
 
 def exclusive(home: Path) -> AbstractContextManager[None]:

@@ -67,8 +67,6 @@ class DeltaCheckResults:
             _rows(report),
             SCHEMA,
             partition_by=["pipeline"],
-            # A table that was created before a column was added gets the column.
-            schema_mode="merge",
         )
 
     def checked(self, plans: Collection[PlanRef]) -> Mapping[PlanRef, CheckedPlan]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from types import MappingProxyType
+from typing import Any
 
 from tidemark.core.texts import format_seconds
 from tidemark.quality.check_results import CheckResult, RecordedRange, Severity
@@ -66,8 +67,8 @@ class BuiltInCheck:
 
     name: str
     sentence: str
-    limit: float | None
-    severity: Severity
+    limit: float | None = None
+    severity: Severity = Severity.INFO
     zero_sentence: str | None = None
     in_seconds: bool = False
     fixed: bool = False
@@ -101,6 +102,8 @@ class BuiltInCheck:
         )
 
 
+_FIXED: Mapping[str, Any] = {"limit": 0, "severity": Severity.CRITICAL, "fixed": True}
+
 BUILT_IN_CHECKS: Mapping[str, BuiltInCheck] = MappingProxyType(
     {
         check.name: check
@@ -109,45 +112,33 @@ BUILT_IN_CHECKS: Mapping[str, BuiltInCheck] = MappingProxyType(
                 name="duplicate_records",
                 sentence="At most {limit} duplicate records",
                 zero_sentence="No duplicate records",
-                limit=0,
-                severity=Severity.CRITICAL,
-                fixed=True,
+                **_FIXED,
             ),
             BuiltInCheck(
                 name="range_count_mismatches",
                 sentence="At most {limit} planned ranges whose record count is not as recorded",
                 zero_sentence="Record count of every planned range as recorded",
-                limit=0,
-                severity=Severity.CRITICAL,
-                fixed=True,
+                **_FIXED,
             ),
             BuiltInCheck(
                 name="records_outside_plan",
                 sentence="At most {limit} records outside the planned ranges",
                 zero_sentence="No records outside the planned ranges or of another topic id",
-                limit=0,
-                severity=Severity.CRITICAL,
-                fixed=True,
+                **_FIXED,
             ),
             BuiltInCheck(
                 name="null_key_percent",
                 sentence="At most {limit}% of records without a key",
                 zero_sentence="No records without a key",
-                limit=None,
-                severity=Severity.INFO,
             ),
             BuiltInCheck(
                 name="null_value_percent",
                 sentence="At most {limit}% tombstones",
                 zero_sentence="No tombstones",
-                limit=None,
-                severity=Severity.INFO,
             ),
             BuiltInCheck(
                 name="largest_partition_percent",
                 sentence="At most {limit}% of records in the largest partition",
-                limit=None,
-                severity=Severity.INFO,
             ),
             BuiltInCheck(
                 name="no_timestamp_percent",
@@ -168,22 +159,16 @@ BUILT_IN_CHECKS: Mapping[str, BuiltInCheck] = MappingProxyType(
                 name="records",
                 sentence="At most {limit} records",
                 zero_sentence="No records",
-                limit=None,
-                severity=Severity.INFO,
             ),
             BuiltInCheck(
                 name="seconds_behind",
                 sentence="Latest timestamp at most {limit} before ingestion",
-                limit=None,
                 in_seconds=True,
-                severity=Severity.INFO,
             ),
             BuiltInCheck(
                 name="oldest_seconds_behind",
                 sentence="No timestamp more than {limit} before ingestion",
-                limit=None,
                 in_seconds=True,
-                severity=Severity.INFO,
             ),
         )
     }

@@ -197,12 +197,8 @@ class Publication:
             records = self.ports.control.plan_records(plans).values()
         return [record for record in records if record.has_rows]
 
-    def of(self, sequence: int) -> PlanPublication:
-        """Return one landed plan with its effective decision."""
-        return self.of_record(recorded_plan(self.ports.control, self.pipeline, sequence))
-
     def of_record(self, record: PlanRecord) -> PlanPublication:
-        """Return the plan of a record with its effective decision; see `of`."""
+        """Return the landed plan of a record with its effective decision."""
         _current_landing(record)
         replaced = self._replaced_unrecorded(self.ports.control.summary(self.pipeline))
         return _publication_of(record, replaced)

@@ -91,11 +91,11 @@ def load_suite(path: Path) -> Suite:
     try:
         content = load_json(path.read_text(encoding="utf-8"), "the suite")
     except OSError as error:
-        raise _suite_error(file, "(file)", "a readable file", error.strerror or "none") from error
+        raise _suite_error(file, "a readable file", error.strerror or "none") from error
     except ValueError as error:
-        raise _suite_error(file, "(file)", "JSON", str(error)) from error
+        raise _suite_error(file, "JSON", str(error)) from error
     if not isinstance(content, dict):
-        raise _suite_error(file, "(file)", "an object", _kind(content))
+        raise _suite_error(file, "an object", _kind(content))
     problems = [
         Problem(file=file, key=key, expected=expected, found=found)
         for key, expected, found in _problems(content, path.stem)
@@ -133,8 +133,8 @@ def masked_payloads(masked: Collection[str]) -> frozenset[str]:
     return _PAYLOADS & set(masked) if set(masked) <= set(BATCH_COLUMNS) else _PAYLOADS
 
 
-def _suite_error(file: str, key: str, expected: str, found: str) -> SpecError:
-    problem = Problem(file=file, key=key, expected=expected, found=found)
+def _suite_error(file: str, expected: str, found: str) -> SpecError:
+    problem = Problem(file=file, key="(file)", expected=expected, found=found)
     return SpecError.of_suite((problem,))
 
 

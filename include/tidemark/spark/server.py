@@ -19,10 +19,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from tidemark.core.errors import SetupError
-from tidemark.core.plain import record_of
 from tidemark.delta.local_files import locked, read_json, replace_text, translate_os_errors
 from tidemark.spark import processes, sockets
 from tidemark.spark.connect import SUBMIT_ADVICE
@@ -93,10 +92,6 @@ class ServerStatus:
     pid: int | None
     address: str
     log: Path
-
-    def as_record(self) -> dict[str, Any]:
-        """Return the status as plain values for `--json`, without the token."""
-        return record_of(self, log=str(self.log))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

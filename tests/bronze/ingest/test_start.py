@@ -18,6 +18,7 @@ from tidemark.bronze.ingest.start_rules import OtherPartitions, SourceOffsets, g
 from tidemark.bronze.repair.exports import Exports
 from tidemark.core.errors import EndBehindCommitted, InvalidSelection, LostRange, TopicRecreated
 from tidemark.core.ledger import Ledger
+from tidemark.core.plain import plain
 from tidemark.kafka.errors import GroupActive, TopicMissing
 from tidemark.spec.model import StartPolicy
 
@@ -90,7 +91,7 @@ def test_a_dry_run_of_a_start_shows_partitions_and_writes_nothing(pipeline: Memo
         (4, 6, 10, 2),
         (3, 0, 10, 0),
     ]
-    assert [each["to_read"] for each in draft.as_record()["partitions"]] == [4, 7]
+    assert [each["to_read"] for each in plain(draft)["partitions"]] == [4, 7]
     assert pipeline.control.rows == []
 
 

@@ -22,6 +22,7 @@ from tests.support.services import Services
 from tidemark.core.errors import InvalidSelection, TidemarkError
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
+from tidemark.core.plain import plain
 from tidemark.core.watermarks import TopicWatermarks
 from tidemark.delta.compaction import Compaction
 from tidemark.delta.data_table import DeltaDataTable
@@ -432,5 +433,5 @@ def test_a_file_without_statistics_counts_as_a_whole(lake: FileLake) -> None:
 
 def test_coverage_has_the_incarnation_of_its_offsets(pipeline: MemoryPipeline) -> None:
     assert pipeline.pipeline.report.coverage.read().topic_id == "id-1"
-    assert pipeline.pipeline.report.coverage.read(0).as_record()["topic_id"] == "id-1"
+    assert plain(pipeline.pipeline.report.coverage.read(0))["topic_id"] == "id-1"
     assert MemoryPipeline().pipeline.report.coverage.read().topic_id == "id-1"

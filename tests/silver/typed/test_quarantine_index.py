@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,7 +20,8 @@ from tidemark.core.publication import PublishRule
 from tidemark.delta.errors import ForeignTable, TableConflict
 from tidemark.delta.noted_commits import NotedTable, NotedVersion, RowChange
 from tidemark.silver.typed.columns import INDEX_SCHEMA
-from tidemark.silver.typed.quarantine_index import OpenedIndex, QuarantineEntry, QuarantineIndex
+from tidemark.silver.typed.quarantine_index import OpenedIndex, QuarantineIndex
+from tidemark.silver.typed.quarantine_record import QuarantinedRecord
 from tidemark.spec.decode import Part, QuarantineReason
 
 PLACE = pa.schema(
@@ -82,14 +82,14 @@ class Tables:
         """Let the quarantine follow."""
         index, typed = self.opened(), version(self.typed)
 
-        def entries_at(offsets: BatchOffsets) -> Sequence[QuarantineEntry]:
+        def entries_at(offsets: BatchOffsets) -> Sequence[QuarantinedRecord]:
             return [
-                QuarantineEntry(
+                QuarantinedRecord(
                     topic_id=batch.topic_id,
                     partition=0,
                     offset=offset,
-                    plan_sequence=batch.sequence,
-                    reason=reason,
+                    plan=batch.sequence,
+                    reason=QuarantineReason(reason),
                 )
                 for batch, spans in offsets.items()
                 for span in spans[0]
@@ -164,7 +164,7 @@ def test_all_claimed_offsets_are_compared_if_the_changes_are_unknown(
     """Known entries keep their reasons."""
     tables.decode(*range(7), decoded=None if change == "unlisted" else WHOLE)
     if change not in ("first", "unlisted"):
-        tables.follow(CLAIMS, reason="before")
+        tables.follow(CLAIMS, reason="malformed")
     match change:
         case "restored":
             DeltaTable(tables.index).restore(0)
@@ -176,9 +176,9 @@ def test_all_claimed_offsets_are_compared_if_the_changes_are_unknown(
             noted.commit("a text", RowChange())
     changes = tables.opened().changes(version(tables.typed))
     assert tables.opened().plans(changes) is None
-    tables.follow(CLAIMS, reason="now")
+    tables.follow(CLAIMS, reason="not_utf8")
     kept = {"deleted": {7, 9}, "other program": {7, 8, 9}}.get(change, set())
-    assert tables.entries() == {n: "before" if n in kept else "now" for n in (7, 8, 9)}
+    assert tables.entries() == {n: "malformed" if n in kept else "not_utf8" for n in (7, 8, 9)}
 
 
 def test_without_a_known_bookmark_of_the_typed_table_nothing_is_followed(tables: Tables) -> None:
@@ -202,13 +202,13 @@ def test_a_late_commit_to_the_quarantine_is_refused(tables: Tables) -> None:
 def test_the_entries_of_one_commit_are_added_as_files(tables: Tables) -> None:
     """Entries at its offsets are replaced. Entries that are no longer claimed are removed."""
     tables.decode(*range(6), decoded=WHOLE)
-    tables.follow(CLAIMS, reason="before")
+    tables.follow(CLAIMS, reason="malformed")
     index, decoded = tables.opened(), places(7, 8, 9)
-    entry = QuarantineEntry(
-        topic_id="id-1", partition=0, offset=8, plan_sequence=1, reason="malformed"
+    entry = QuarantinedRecord(
+        topic_id="id-1", partition=0, offset=8, plan=1, reason=QuarantineReason.MALFORMED
     )
     name = f"{plan_folder(1, uuid4())}.parquet"
-    rows_of_entry = pa.Table.from_pylist([asdict(entry)], pa.schema(INDEX_SCHEMA.to_arrow()))
+    rows_of_entry = pa.Table.from_pylist([entry.as_row()], pa.schema(INDEX_SCHEMA.to_arrow()))
     pq.write_table(rows_of_entry, Path(tables.index, name))
     file = DataFile(
         path=name,
@@ -233,15 +233,19 @@ def test_a_quarantine_that_does_not_exist_has_no_version(tmp_path: Path) -> None
     assert QuarantineIndex(str(tmp_path / "none")).open() is None
 
 
-def write(uri: str, *entries: QuarantineEntry) -> None:
+def write(uri: str, *entries: QuarantinedRecord) -> None:
     """Append entries without a note."""
-    found = pa.Table.from_pylist([*map(asdict, entries)], pa.schema(INDEX_SCHEMA.to_arrow()))
+    found = pa.Table.from_pylist(
+        [each.as_row() for each in entries], pa.schema(INDEX_SCHEMA.to_arrow())
+    )
     write_deltalake(uri, found, mode="append")
 
 
-def entry(offset: int, partition: int = 0, topic_id: str = "id-1", **other: Any) -> QuarantineEntry:
-    own = {"plan_sequence": 1, "reason": "not_json", "part": "value", **other}
-    return QuarantineEntry(topic_id=topic_id, partition=partition, offset=offset, **own)
+def entry(
+    offset: int, partition: int = 0, topic_id: str = "id-1", **other: Any
+) -> QuarantinedRecord:
+    own = {"plan": 1, "reason": QuarantineReason.NOT_JSON, "part": Part.VALUE, **other}
+    return QuarantinedRecord(topic_id=topic_id, partition=partition, offset=offset, **own)
 
 
 def test_a_quarantine_without_a_table_or_without_entries_is_empty(tmp_path: Path) -> None:
@@ -262,7 +266,7 @@ def test_a_prepared_quarantine_has_file_statistics_of_its_own_columns(tmp_path: 
         index.prepare("events@typed")
     table = DeltaTable(tmp_path)
     assert (table.version(), table.schema()) == (0, INDEX_SCHEMA)
-    write(str(tmp_path), entry(7, plan_sequence=3))
+    write(str(tmp_path), entry(7, plan=3))
     table.update_incremental()
     (file,) = table.get_add_actions(flatten=True).to_struct_array().to_pylist()
     measured = {name: each for name, each in file.items() if name.startswith("min.")}
@@ -276,13 +280,13 @@ def test_the_entries_are_counted_and_listed_by_place_and_reason(tmp_path: Path) 
     index = QuarantineIndex(str(tmp_path))
     index.prepare("events@typed")
     broken: dict[str, Any] = {
-        "reason": "rule_broken",
+        "reason": QuarantineReason.RULE_BROKEN,
         "part": None,
         "detail": "small",
         "schema_id": 4,
     }
     write(str(tmp_path), entry(9, **broken), entry(8, 1), entry(7), entry(5, topic_id="id-0"))
-    write(str(tmp_path), entry(8, plan_sequence=2))
+    write(str(tmp_path), entry(8, plan=2))
     assert index.count() == 5
     first, *others = index.records()
     assert (first.topic_id, first.offset, first.reason, first.part) == (

@@ -51,6 +51,7 @@ def test_a_schema_that_does_not_fit_stops_only_its_plan(lake: RegisteredLake) ->
         with pytest.raises(SchemaConflict) as stopped:
             lake.run()
         assert (stopped.value.schema_id, stopped.value.offset) == (9, 4)
+        assert "`tidemark decode events --from-scratch" in stopped.value.rendered("fix")
         assert sorted(lake.rows()) == [(0, 0), (0, 1), (0, 2), (0, 5), (1, 0)]
     lake.decode = replace(lake.decode, refused_schemas=(9,))
     lake.broken = {4}

@@ -48,7 +48,7 @@ def request(lake: FramedLake, spans: dict[int, list[Span]], **options: Any) -> D
     """Return a request of offsets by plan, by default at the bronze table's newest version."""
     return DecodeRequest(
         pipeline=lake.spec.name,
-        version=options.pop("version", lake.bronze.table.version_and_id()[0]),
+        version=options.pop("version", lake.bronze.table.version()),
         offsets={Batch(plan, TOPIC): {0: SpanSet.of(some)} for plan, some in spans.items()},
         schemas={},
         oversized={},
@@ -91,7 +91,7 @@ def test_decoded_rows_keep_their_bronze_plans_and_failed_rows_have_no_payload(
 
 
 def test_only_rows_of_the_given_version_plans_and_offsets_are_decoded(lake: FramedLake) -> None:
-    before = lake.bronze.table.version_and_id()[0]
+    before = lake.bronze.table.version()
     lake.bronze.land_again((0, 4, 6))
     newest = rows(lake, lake.decoder.decode(request(lake, {2: [Span(4, 8)]})), quarantined=False)
     assert [row["offset"] for row in newest] == [6, 7]

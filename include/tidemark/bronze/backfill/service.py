@@ -44,6 +44,7 @@ from tidemark.core.events import BackfillRequested, Started
 from tidemark.core.ledger import Ledger, PlanRecord
 from tidemark.core.offsets import Span, SpanSet, size_of, span_lists, union_by_partition
 from tidemark.core.origins import ChunkOrigin, RunOrigin
+from tidemark.core.plain import record_of
 from tidemark.core.plan import Plan, PlanKind
 from tidemark.core.plan_rules import ClassifiedOffsets
 from tidemark.core.table_state import SizeEstimate
@@ -161,7 +162,7 @@ class BackfillPreview:
             "topic_id": self.watermarks.topic_id,
             "offsets": self.offsets,
             "chunks": len(self.chunks),
-            **self.size_estimate.as_record(),
+            **record_of(self.size_estimate),
             "replaces": self.replaces,
             "files_rewritten": self.rewritten,
             "plans_replaced": {str(plan): size for plan, size in sorted(self.plans.items())},

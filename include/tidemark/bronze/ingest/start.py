@@ -103,10 +103,6 @@ class StartResult:
     partitions: tuple[PartitionStart, ...]
     notes: tuple[str, ...]
 
-    def as_record(self) -> dict[str, Any]:
-        """Return plain values, for `--json`."""
-        return record_of(self)
-
 
 def group_position(
     groups: GroupReader, group: str, topic: str, partitions: Collection[int]

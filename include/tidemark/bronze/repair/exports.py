@@ -10,14 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from tidemark.bronze.ingest.errors import NothingLanded
 from tidemark.bronze.ingest.ledgers import read_checked_ledger
 from tidemark.bronze.ingest.ports import Ports
 from tidemark.bronze.ingest.start import GroupReader
 from tidemark.core import plan_rules
-from tidemark.core.plain import record_of
 from tidemark.kafka.errors import GroupActive
 from tidemark.spec.model import PipelineSpec
 
@@ -52,10 +51,6 @@ class ExportedOffset:
     committed_offset: int
     end: int
 
-    def as_record(self) -> dict[str, Any]:
-        """Return plain values, for `--json`."""
-        return record_of(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exports:
@@ -76,7 +71,7 @@ class Exports:
             NothingLanded: The pipeline has no committed offsets.
             GroupActive: The group has members.
             TopicDiffers, EndBehindCommitted: The committed offsets do not fit the topic.
-            HistoriesDiverge, KafkaFailure: See `ledgers.read_checked_ledger` and `WatermarkReader`.
+            HistoriesDiverge, KafkaFailure: See `ledgers.read_checked_ledger` and `TopicReader`.
         """
         ledger = read_checked_ledger(self.ports.control, self.spec.name, self.ports.table)
         if not ledger.starts:

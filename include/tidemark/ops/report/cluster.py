@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from tidemark.core.cluster import ClusterDescription, Settings, TopicDescription
 from tidemark.core.errors import TidemarkError
+from tidemark.core.plain import plain
 from tidemark.spec.model import PipelineSpec
 
 
@@ -35,10 +36,6 @@ class ReadingPipeline:
 
     pipeline: str
     connection: str
-
-    def as_record(self) -> dict[str, Any]:
-        """Return the pipeline as plain values."""
-        return {"pipeline": self.pipeline, "connection": self.connection}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +71,7 @@ class ClusterView:
             "topics": [
                 {
                     **topic.as_record(),
-                    "pipelines": [each.as_record() for each in self.readers(topic.name)],
+                    "pipelines": plain(self.readers(topic.name)),
                 }
                 for topic in self.cluster.topics
             ],
@@ -111,9 +108,9 @@ class TopicView:
             "connection": self.connection,
             **self.cluster.as_record(),
             **self.topic.as_record(),
-            "partitions": [each.as_record() for each in self.topic.partitions],
+            "partitions": plain(self.topic.partitions),
             **self.settings.as_record(all_settings=all_settings),
-            "pipelines": [each.as_record() for each in self.pipelines],
+            "pipelines": plain(self.pipelines),
         }
 
 

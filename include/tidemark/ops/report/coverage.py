@@ -14,6 +14,7 @@ from tidemark.core import plan_rules
 from tidemark.core.errors import TidemarkError
 from tidemark.core.ledger import Ledger
 from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.plain import record_of
 from tidemark.core.texts import counted
 from tidemark.core.watermarks import TopicWatermarks, Watermarks
 
@@ -84,12 +85,12 @@ class PartitionCoverage:
         end: End of the readable log at the pipeline's isolation level; None if Kafka could not be
             read.
         committed_offset: Committed offset; None if the pipeline has not started in the partition.
-        states: Offsets by state, without empty sets, the most severe state first.
         read: The window whose rows were read; None if none were read, because no partition was
             selected, or the window is empty or too large. Only in this window `states` has missing
             rows and gaps. A selected partition has quarantined offsets only in its window.
         has_quarantined: Whether `states` has the quarantined offsets; False if they form too
             many spans.
+        states: Offsets by state, without empty sets, the most severe state first.
         plans: The plans of the offsets in `read`, sorted by offset.
     """
 
@@ -97,10 +98,10 @@ class PartitionCoverage:
     low_watermark: int | None
     end: int | None
     committed_offset: int | None
-    states: Mapping[OffsetState, SpanSet]
     read: Span | None = None
-    plans: Sequence[PlanSpan] = ()
     has_quarantined: bool = True
+    states: Mapping[OffsetState, SpanSet]
+    plans: Sequence[PlanSpan] = ()
 
     @property
     def extent(self) -> Span | None:
@@ -218,19 +219,8 @@ class PartitionCoverage:
 
     def as_record(self) -> dict[str, Any]:
         """Return the coverage as plain values, with `[start, end]` for each span."""
-        return {
-            "partition": self.partition,
-            "low_watermark": self.low_watermark,
-            "end": self.end,
-            "committed_offset": self.committed_offset,
-            "read": self.read and [self.read.start, self.read.end],
-            "has_quarantined": self.has_quarantined,
-            "states": {
-                state.value: [[span.start, span.end] for span in spans]
-                for state, spans in self.states.items()
-            },
-            "plans": [[each.sequence, each.span.start, each.span.end] for each in self.plans],
-        }
+        plans = [[each.sequence, each.span.start, each.span.end] for each in self.plans]
+        return record_of(self, plans=plans)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,16 +228,16 @@ class TopicCoverage:
     """The state of the offsets of a topic.
 
     Attributes:
+        topic_id: Incarnation of the topic; None without Kafka before the first plan.
         partitions: The coverage of each partition, sorted by number. Without Kafka, only the
             partitions in the control table.
-        topic_id: Incarnation of the topic; None without Kafka before the first plan.
         kafka_error: The error that prevented the read of watermarks; None if they were read.
         table_error: The difference between the data table and the control table, or the error that
             prevented the comparison; None without either. The states come from the control table.
     """
 
-    partitions: tuple[PartitionCoverage, ...]
     topic_id: str | None = None
+    partitions: tuple[PartitionCoverage, ...]
     kafka_error: TidemarkError | None = None
     table_error: TidemarkError | None = None
 
@@ -255,15 +245,6 @@ class TopicCoverage:
     def errors(self) -> Sequence[TidemarkError]:
         """The errors beside the coverage."""
         return [error for error in (self.kafka_error, self.table_error) if error]
-
-    def as_record(self) -> dict[str, Any]:
-        """Return the coverage as plain values, for `--json`."""
-        return {
-            "topic_id": self.topic_id,
-            "partitions": [each.as_record() for each in self.partitions],
-            "kafka_error": self.kafka_error.as_record() if self.kafka_error else None,
-            "table_error": self.table_error.as_record() if self.table_error else None,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from tidemark.core.offsets import Span
 from tidemark.ops.report.record_page import Decoding, DecodingState
 from tidemark.silver.typed.quarantine_record import QuarantinedRecord
 from tidemark.spec.flattening import TOMBSTONE, VALUE, field_name
 
-
-class ValueTable(Protocol):
-    """Reads rows at some offsets with all columns."""
-
-    def bytes_to_read(self, partition: int, window: Span, most: int) -> int:
-        """See `BronzeLog.bytes_to_read`."""
-
-    def values_at(self, topic_id: str, partition: int, span: Span) -> list[dict[str, Any]]:
-        """Return the rows in offset order."""
-
-
-class QuarantineReader(Protocol):
-    """Reads a quarantine."""
-
-    def records_at(self, topic_id: str, partition: int, span: Span) -> Sequence[QuarantinedRecord]:
-        """See `QuarantineIndex.records_at`."""
+if TYPE_CHECKING:
+    from tidemark.delta.data_table import DeltaDataTable
+    from tidemark.silver.typed.quarantine_index import QuarantineIndex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +25,8 @@ class DecodedTables:
         flattens: Whether the typed table has flattened values.
     """
 
-    typed: ValueTable
-    quarantine: QuarantineReader
+    typed: DeltaDataTable
+    quarantine: QuarantineIndex
     flattens: bool = False
 
 

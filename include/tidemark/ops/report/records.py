@@ -25,7 +25,7 @@ from tidemark.delta.conflicts import retry_on_conflict
 from tidemark.delta.opened_tables import tables_opened_once
 from tidemark.ops.report.absence import AbsenceRules, HeldRange, KafkaState
 from tidemark.ops.report.coverage_rows import held_ranges, rows_of_range, state_without_row
-from tidemark.ops.report.decoded_rows import DecodedRows, DecodedTables, ValueTable
+from tidemark.ops.report.decoded_rows import DecodedRows, DecodedTables
 from tidemark.ops.report.errors import PageTooLarge
 from tidemark.ops.report.record_page import (
     BronzeRow,
@@ -378,7 +378,7 @@ class _PageReader:
 
 
 def _check_size(
-    table: ValueTable | BronzeLog, part: PagePart, topic_id: str, partition: int, span: Span
+    table: BronzeLog, part: PagePart, topic_id: str, partition: int, span: Span
 ) -> None:
     """Raise `PageTooLarge` if reading the offsets would read too much."""
     found = table.bytes_to_read(partition, span, MAX_FILE_BYTES)

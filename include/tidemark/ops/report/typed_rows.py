@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.core.table_state import RowRange, TableSize
+from tidemark.core.table_state import TableSize
 from tidemark.ops.report.typed_verification import TypedDifference, TypedDifferenceKind
 from tidemark.ops.report.verification import MAX_LISTED
 from tidemark.silver.typed.differing_values import Unjudged, differing_columns
@@ -27,6 +27,9 @@ from tidemark.spec.decode import DecodeSpec, Part, RegisteredSchema
 from tidemark.spec.fields import FieldType, Struct
 from tidemark.spec.flattening import TOMBSTONE, column_name, field_name
 
+if TYPE_CHECKING:
+    from tidemark.delta.data_table import DeltaDataTable
+
 _COPIED = ("headers", "topic", "timestamp", "timestamp_out_of_range_ms", "timestamp_type")
 _FROM_BRONZE = (*_COPIED, "plan_sequence", "ingested_at")
 """Columns that a typed row takes from its bronze row."""
@@ -40,33 +43,6 @@ class Bronze(Protocol):
 
     def values_at(self, topic_id: str, partition: int, span: Span) -> list[dict[str, Any]]:
         """Return the rows of a span with all columns, in offset order."""
-
-
-class Rows(Protocol):
-    """Finds rows of a table by offset."""
-
-    def row_ranges(self) -> Sequence[RowRange]:
-        """Return the ranges of rows, by plan, incarnation and partition."""
-
-    def spans_with_rows(self, topic_id: str, spans: Mapping[int, SpanSet]) -> Mapping[int, SpanSet]:
-        """Return the offsets in `spans` with a row, by partition."""
-
-
-class Typed(Rows, Protocol):
-    """A typed table."""
-
-    def columns(self) -> Mapping[str, FieldType]:
-        """Return the column types by name."""
-
-    def values_at(self, topic_id: str, partition: int, span: Span) -> list[dict[str, Any]]:
-        """Return the rows of a span with all columns, in offset order."""
-
-
-class Entries(Rows, Protocol):
-    """The entries of a quarantine."""
-
-    def offsets_at(self, topic_id: str, partition: int, span: Span) -> Sequence[int]:
-        """Return the offset of each record in a span of a partition."""
 
 
 class Chunk(NamedTuple):
@@ -139,8 +115,8 @@ class ChunkComparison:
     decode: DecodeSpec
     schemas: SchemaStore
     bronze: Bronze
-    typed: Typed
-    entries: Entries
+    typed: DeltaDataTable
+    entries: DeltaDataTable
     topic: str
     look: Look
     chunk: Chunk

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.texts import counted
@@ -13,11 +14,8 @@ from tidemark.ops.report.typed_rows import (
     Bronze,
     Chunk,
     ChunkComparison,
-    Entries,
     Look,
-    Rows,
     Strange,
-    Typed,
     columns_of_value,
 )
 from tidemark.ops.report.typed_verification import (
@@ -33,6 +31,9 @@ from tidemark.silver.typed.state import DecodeProgress
 from tidemark.spec.decode import DecodeSpec, Format
 from tidemark.spec.flattening import OWN_COLUMNS
 from tidemark.spec.model import PipelineSpec
+
+if TYPE_CHECKING:
+    from tidemark.delta.data_table import DeltaDataTable
 
 _CHUNK_OFFSETS = 10_000
 _CHUNK_BYTES = 16 * 2**20
@@ -58,8 +59,8 @@ class TypedVerifier:
     spec: PipelineSpec
     decode: DecodeSpec
     bronze: Bronze
-    typed: Typed
-    entries: Entries
+    typed: DeltaDataTable
+    entries: DeltaDataTable
     progress: Callable[[], DecodeProgress]
     schemas: SchemaStore
 
@@ -157,7 +158,7 @@ class TypedVerifier:
         self, look: Look, partition: int | None, bounds: Span, found: _Found
     ) -> None:
         """Add typed rows and quarantined records at offsets that have not landed."""
-        tables: Sequence[Rows] = (self.typed, self.entries)
+        tables: Sequence[DeltaDataTable] = (self.typed, self.entries)
         for table in tables:
             for held in table.row_ranges():
                 place = SpanSet((Span(held.first, held.last + 1),)).within(bounds)

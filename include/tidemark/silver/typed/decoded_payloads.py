@@ -55,12 +55,10 @@ class PayloadDecoder:
 
     Attributes:
         schemas: The schemas by id.
-        has_ids: Whether a payload seems to begin with an id.
         problem: Why the registry did not return all schemas; None if it answered every request.
     """
 
     schemas: Mapping[int, RegisteredSchema]
-    has_ids: bool
     problem: TidemarkError | None
 
     @classmethod
@@ -69,7 +67,7 @@ class PayloadDecoder:
         payloads = (each for record in records for each in (record.key, record.value))
         ids = Counter(found for each in payloads for found in leading_schema_ids(each or b""))
         answers = registry([each for each, _ in ids.most_common(_MOST_SCHEMAS)])
-        return cls(schemas=answers.schemas, has_ids=bool(ids), problem=answers.problem)
+        return cls(schemas=answers.schemas, problem=answers.problem)
 
     def decode(self, payload: bytes | None) -> DecodedPayload | None:
         """Return a decoded payload; None without a known schema that has a column."""

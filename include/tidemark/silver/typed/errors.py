@@ -49,12 +49,12 @@ class SchemaConflict(TerminalError):
 
     problem = (
         "Schema {schema_id} of the {part} at offset {offset} of partition {partition} does not fit "
-        "the columns of {pipeline!r}: {all_differences}."
+        "the columns of the typed table of {pipeline!r}: {all_differences}."
     )
     fix = (
         "Quarantine the records of this schema with `decode.quarantine.schemas: [{schema_id}]`. "
         "For an intended change, quarantine the old schemas instead, then run `tidemark decode "
-        "PIPELINE --from-scratch --reason TEXT` (docs/how-to/typed.md, Correct a wrong schema). "
+        "{pipeline} --from-scratch --reason TEXT` (docs/how-to/typed.md, Correct a wrong schema). "
         "Other plans are decoded. This one waits with all of its records."
     )
 

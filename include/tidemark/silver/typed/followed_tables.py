@@ -257,7 +257,6 @@ class FollowedTables:
                 undecoded=difference(missing, index.version.offsets() if index else {}),
                 to_withdraw=difference(present, allowed(found.now.values(), self.publish)),
                 quarantine_behind=bool(present),
-                compares=bool(present),
             )
         missing = found.missing(earlier, self.publish)
         surplus = found.surplus(earlier, self.publish)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import NamedTuple
@@ -41,7 +41,8 @@ from tidemark.silver.typed.followed_tables import (
     Look,
     bookmark_of,
 )
-from tidemark.silver.typed.quarantine_index import EntryChange, QuarantineEntry
+from tidemark.silver.typed.quarantine_index import EntryChange
+from tidemark.silver.typed.quarantine_record import QuarantinedRecord
 from tidemark.silver.typed.schemas import ResolvedSchemas
 from tidemark.silver.typed.state import DecodeProgress, FollowState
 from tidemark.spec.decode import Part, QuarantineReason
@@ -87,10 +88,6 @@ class ClearedTable:
 
     rows: int | None
     offsets: int
-
-    def as_record(self) -> dict[str, int | None]:
-        """Return the numbers as plain values, for `--json`."""
-        return asdict(self)
 
 
 class _Found(NamedTuple):
@@ -528,15 +525,15 @@ class Decodes:
 
     def _entries(
         self, bronze: NotedVersion, offsets: BatchOffsets, work: DecodeWork
-    ) -> Sequence[QuarantineEntry]:
+    ) -> Sequence[QuarantinedRecord]:
         """Decode the records of a killed decoder again, for the reasons of their failures."""
         # These records were within the limit of the quarantine before.
         files = self._decode(bronze, offsets, work, quarantined=size_of_all(offsets))
         failed = self.ports.index.entries_in([file for file in files if file.quarantined])
         known = {each.place for each in failed}
         decodable = [
-            QuarantineEntry(
-                plan_sequence=batch.sequence,
+            QuarantinedRecord(
+                plan=batch.sequence,
                 topic_id=batch.topic_id,
                 partition=partition,
                 offset=offset,

@@ -7,16 +7,12 @@ followed. An entry has no payload, because the bronze table has it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tidemark.core.bookmark import Bookmark
 from tidemark.core.datafile import DataFile
-from tidemark.core.following import (
-    Batch,
-    BatchOffsets,
-    listed_part,
-)
+from tidemark.core.following import BatchOffsets, listed_part
 from tidemark.core.offsets import Span, SpanSet, difference, intersection, union
 from tidemark.delta import row_queries
 from tidemark.delta.data_table import DeltaDataTable
@@ -27,42 +23,11 @@ from tidemark.delta.storage import folder_of
 from tidemark.delta.table_io import open_if_exists, query_rows
 from tidemark.silver.typed.columns import INDEX_SCHEMA
 from tidemark.silver.typed.quarantine_record import QuarantinedRecord
-from tidemark.spec.decode import Part, QuarantineReason
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _NOTE = "followed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuarantineEntry:
-    """A bronze record that the typed table lacks.
-
-    Attributes:
-        topic_id: Incarnation of the topic.
-        partition: Partition number.
-        offset: Offset.
-        plan_sequence: Number of its bronze plan.
-        reason: Why the typed table lacks it.
-        part: The part that could not be decoded; None for a broken rule.
-        detail: The first wrong field, or the broken rule; None if unknown.
-        schema_id: Schema id of `part`, or of the value for a broken rule; None without one.
-    """
-
-    topic_id: str
-    partition: int
-    offset: int
-    plan_sequence: int
-    reason: str
-    part: str | None = None
-    detail: str | None = None
-    schema_id: int | None = None
-
-    @property
-    def place(self) -> tuple[Batch, int, int]:
-        """The record's batch, partition and offset."""
-        return Batch(self.plan_sequence, self.topic_id), self.partition, self.offset
 
 
 @translates_delta_errors
@@ -96,12 +61,12 @@ class QuarantineIndex:
     def _table(self) -> DeltaDataTable:
         return DeltaDataTable(self._uri, INDEX_SCHEMA, grows=True)
 
-    def entries_in(self, files: Sequence[DataFile]) -> Sequence[QuarantineEntry]:
+    def entries_in(self, files: Sequence[DataFile]) -> Sequence[QuarantinedRecord]:
         """Return the entries in files that a decoder has written to the folder of the table."""
         import pyarrow as pa
 
         batches = table_batches(folder_of(self._uri), files, pa.schema(INDEX_SCHEMA.to_arrow()))
-        return [QuarantineEntry(**row) for batch in batches for row in batch.to_pylist()]
+        return [QuarantinedRecord.of_row(row) for batch in batches for row in batch.to_pylist()]
 
     def open(self) -> OpenedIndex | None:
         """Return the newest version; None without a table.
@@ -132,24 +97,14 @@ class QuarantineIndex:
         found = _query(
             self._uri,
             f"""
-            SELECT topic_id, partition, "offset", plan_sequence AS plan, reason, part, detail,
-                   schema_id
+            SELECT topic_id, partition, "offset", plan_sequence, reason, part, detail, schema_id
             FROM t WHERE {where}
             ORDER BY topic_id, partition, "offset", plan_sequence
             {"" if most is None else f"LIMIT {most}"}
             """,
             where,
         )
-        return [
-            QuarantinedRecord(
-                **{
-                    **row,
-                    "reason": QuarantineReason(row["reason"]),
-                    "part": Part(row["part"]) if row["part"] else None,
-                }
-            )
-            for row in found
-        ]
+        return [*map(QuarantinedRecord.of_row, found)]
 
     def reasons(self, most: int) -> Mapping[tuple[str, str | None, str | None], int]:
         """Return the number of entries by reason, part, and field or rule.
@@ -306,7 +261,7 @@ class OpenedIndex:
         self,
         typed: NotedVersion,
         change: EntryChange,
-        entries: Sequence[QuarantineEntry] = (),
+        entries: Sequence[QuarantinedRecord] = (),
         files: Sequence[DataFile] = (),
     ) -> None:
         """Commit a change of entries.
@@ -336,9 +291,11 @@ def _commit_ref(note: Any) -> CommitRef | None:
             return None
 
 
-def _batches(entries: Iterable[QuarantineEntry]) -> Sequence[pa.RecordBatch]:
+def _batches(entries: Iterable[QuarantinedRecord]) -> Sequence[pa.RecordBatch]:
     import pyarrow as pa
 
-    table = pa.Table.from_pylist(list(map(asdict, entries)), pa.schema(INDEX_SCHEMA.to_arrow()))
+    table = pa.Table.from_pylist(
+        [each.as_row() for each in entries], pa.schema(INDEX_SCHEMA.to_arrow())
+    )
     found: Sequence[pa.RecordBatch] = table.to_batches()
     return found

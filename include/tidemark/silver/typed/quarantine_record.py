@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Self
 
-from tidemark.core.offsets import Span, SpanSet, spans_by_partition
-from tidemark.core.plain import record_of
+from tidemark.core.following import Batch
+from tidemark.core.offsets import Span, spans_by_partition
 from tidemark.core.record import LogRecord
 from tidemark.spec.decode import Part, QuarantineReason
+
+if TYPE_CHECKING:
+    from tidemark.delta.data_table import DeltaDataTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,27 +36,33 @@ class QuarantinedRecord:
     offset: int
     plan: int
     reason: QuarantineReason
-    part: Part | None
-    detail: str | None
-    schema_id: int | None
+    part: Part | None = None
+    detail: str | None = None
+    schema_id: int | None = None
 
-    def as_record(self) -> dict[str, Any]:
-        """Return the record as plain values, for `--json`."""
-        return record_of(self)
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Self:
+        """Return the record of a row of the quarantine."""
+        values = {name: each for name, each in row.items() if name != "plan_sequence"}
+        reason, part = QuarantineReason(row["reason"]), row["part"]
+        return cls(
+            **{**values, "reason": reason, "part": Part(part) if part else None},
+            plan=row["plan_sequence"],
+        )
 
+    def as_row(self) -> dict[str, Any]:
+        """Return the row of the record in the quarantine."""
+        values = asdict(self)
+        return {"plan_sequence": values.pop("plan"), **values}
 
-class BronzeRows(Protocol):
-    """Reads rows of a bronze table."""
-
-    def rows_at(
-        self, topic_id: str, spans: Mapping[int, SpanSet]
-    ) -> Iterator[tuple[int, LogRecord]]:
-        """Return plan and record of each row at some offsets, ordered by partition and offset."""
-        ...
+    @property
+    def place(self) -> tuple[Batch, int, int]:
+        """The record's batch, partition and offset."""
+        return Batch(self.plan, self.topic_id), self.partition, self.offset
 
 
 def with_bronze_rows(
-    records: Iterable[QuarantinedRecord], bronze: BronzeRows
+    records: Iterable[QuarantinedRecord], bronze: DeltaDataTable
 ) -> Iterator[tuple[QuarantinedRecord, Sequence[tuple[int, LogRecord]]]]:
     """Yield each record with its bronze rows, as plan and content.
 

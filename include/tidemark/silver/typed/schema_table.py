@@ -32,7 +32,7 @@ class DeltaSchemaStore:
     """The stored schemas of one registry.
 
     Args:
-        uri: URI of the table. The first `keep` creates it.
+        uri: URI of the table. The first `store` creates it.
         registry: Connection of the registry.
         now: The clock for `stored_at`.
     """

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from tidemark.bronze.ingest.protocols import DataLog
 from tidemark.core.following import BatchOffsets
@@ -33,7 +33,11 @@ from tidemark.spec.fields import (
     type_conflicts,
     widened_type,
 )
+from tidemark.spec.ref import PipelineRef
 from tidemark.spec.schema_limits import SchemaTooLarge, check_size
+
+if TYPE_CHECKING:
+    from tidemark.silver.typed.tables import TypedTables
 
 
 class FramedLog(DataLog, Protocol):
@@ -48,14 +52,6 @@ class FramedLog(DataLog, Protocol):
             The first offset by partition and id. Records that do not begin with an id, or have a
             header with a schema id, are left out.
         """
-        ...
-
-
-class TypedColumns(Protocol):
-    """A typed table, whose columns for keys and values follow the schemas of the records."""
-
-    def columns(self) -> Mapping[Part, FieldType]:
-        """Return the types of keys and values; a part without a column is left out."""
         ...
 
 
@@ -168,7 +164,7 @@ class SchemaResolver:
     open_registry: Callable[[], SchemaRegistry]
     store: SchemaStore
     bronze: FramedLog
-    table: TypedColumns
+    table: TypedTables
     unknown_ids: set[int] = field(default_factory=set)
 
     def resolve(
@@ -216,7 +212,7 @@ class SchemaResolver:
                 if made is None:
                     partition, offset = min(first[schema_id].items())
                     conflict = SchemaConflict(
-                        pipeline=self.pipeline,
+                        pipeline=PipelineRef.parse(self.pipeline).name,
                         part=str(part),
                         schema_id=schema_id,
                         partition=partition,

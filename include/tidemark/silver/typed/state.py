@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from tidemark.bronze.ingest.protocols import ControlReader
@@ -22,13 +22,11 @@ class FollowState:
         to_withdraw: Decoded offsets that left the bronze table or its published view.
         quarantine_behind: Whether the quarantine has to follow the typed table: a decode ended
             between its two commits, or the next decode compares.
-        compares: Whether the next decode compares all offsets, because the bookmark is unknown.
     """
 
     undecoded: BatchOffsets = field(default_factory=dict)
     to_withdraw: BatchOffsets = field(default_factory=dict)
     quarantine_behind: bool = False
-    compares: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +82,6 @@ class DecodeBacklog:
     def offsets(self) -> int:
         """Number of offsets to decode or to remove."""
         return self.missing + self.surplus
-
-    def as_record(self) -> dict[str, int | bool]:
-        """Return the values as plain values, for `--json`."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
