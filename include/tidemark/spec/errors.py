@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from tidemark.core.errors import TerminalError
-from tidemark.core.suggestions import did_you_mean, some_of
+from tidemark.core.texts import did_you_mean, some_of
 
 
 @dataclass(kw_only=True, eq=False)
