@@ -159,7 +159,7 @@ class TableConflict(CommitConflict):
         Args:
             pipeline: Pipeline name.
             sequence: The plan that did not land.
-            reason: The conflict, as delta-rs or `RowRemoval` reports it.
+            reason: The conflict, as delta-rs reports it.
         """
         return cls(
             finding=(
