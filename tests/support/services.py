@@ -13,7 +13,6 @@ from tidemark.app.adapters import Adapters
 from tidemark.app.connections import Connections
 from tidemark.app.pipeline import Pipeline
 from tidemark.app.report import ReportPart
-from tidemark.app.silver import TypedPart
 from tidemark.app.tables import BronzePart
 from tidemark.bronze.backfill.service import Backfills
 from tidemark.bronze.ingest.executor import PlanExecutor
@@ -39,10 +38,6 @@ from tidemark.ops.report.status import PipelineStatus
 from tidemark.ops.report.unfinished_work import UnfinishedWorkReader
 from tidemark.ops.report.verify import Verifier
 from tidemark.quality.publication_service import Publication
-from tidemark.silver.typed.following import Decodes
-from tidemark.silver.typed.quarantine_index import QuarantineIndex
-from tidemark.silver.typed.schemas import SchemaStore
-from tidemark.silver.typed.tables import TypedTables
 from tidemark.spark.sessions import ApplicationSessions
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
@@ -102,26 +97,6 @@ class PortBronze(BronzePart):
 
     def _sink(self) -> Sink:
         return self.adapters.given.sink
-
-
-@dataclass(frozen=True)
-class PortTyped(TypedPart):
-    """A typed table with given decodes."""
-
-    adapters: PortAdapters
-
-    def _decodes(self, store: SchemaStore) -> Decodes:  # noqa: ARG002
-        return self.adapters.given.decodes
-
-    @property
-    def tables(self) -> TypedTables:
-        """Opens the table and its quarantine."""
-        return self.adapters.given.tables
-
-    @property
-    def quarantine(self) -> QuarantineIndex:
-        """The quarantine of the table."""
-        return self.adapters.given.quarantine
 
 
 @dataclass(frozen=True)
