@@ -12,6 +12,7 @@ from tests.support import PROJECT
 from tidemark.app.adapters import Adapters
 from tidemark.app.connections import Connections
 from tidemark.app.pipeline import Pipeline
+from tidemark.app.repair import RepairPart
 from tidemark.app.report import ReportPart
 from tidemark.app.tables import BronzePart
 from tidemark.bronze.backfill.service import Backfills
@@ -24,10 +25,6 @@ from tidemark.bronze.ingest.protocols import (
     TopicReader,
 )
 from tidemark.bronze.ingest.start import StartService
-from tidemark.bronze.repair.abandon import Abandon
-from tidemark.bronze.repair.decisions import Decisions
-from tidemark.bronze.repair.rewind import Repair
-from tidemark.bronze.repair.undo import Undo
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
 from tidemark.delta.control_table import DeltaControlTable
@@ -161,24 +158,11 @@ class Services:
         return StartService(spec=self.pipeline.spec, ports=self.pipeline.bronze.ports)
 
     @property
-    def undo(self) -> Undo:
-        """Removes the rows of landed plans."""
-        return Undo(pipeline=self.pipeline.name, ports=self.pipeline.bronze.ports)
+    def repair(self) -> RepairPart:
+        """Repairs the tables, and records decisions of operators."""
+        return self.pipeline.repair
 
-    @property
-    def abandon(self) -> Abandon:
-        """Abandons plans."""
-        return Abandon(pipeline=self.pipeline.name, ports=self.pipeline.bronze.ports)
-
-    @property
-    def decisions(self) -> Decisions:
-        """Records decisions of operators."""
-        return Decisions(spec=self.pipeline.spec, ports=self.pipeline.bronze.ports)
-
-    @property
-    def repair(self) -> Repair:
-        """Repairs the control table from the data table."""
-        return Repair(spec=self.pipeline.spec, ports=self.pipeline.bronze.ports)
+    undo = abandon = decisions = repair
 
     @property
     def verify(self) -> Verifier:
