@@ -61,7 +61,7 @@ from tidemark.core.ledger import CheckedLedger
 from tidemark.core.plan import Plan, ReadablePlan
 from tidemark.core.table_state import TableState
 from tidemark.bronze.ingest.protocols import DataTable, Sink
-from tidemark.bronze.ingest.source import TopicSource
+from tidemark.bronze.ingest.executor import TopicSource
 
 def land(
     source: TopicSource, sink: Sink, table: DataTable, plan: Plan, readable: ReadablePlan,
@@ -82,10 +82,10 @@ def land(
 
 MAKERS = {
     "CheckedLedger": {"bronze/ingest/ledgers.py", "bronze/repair/rewind.py"},
-    "CommittablePlan": {"bronze/ingest/source.py"},
+    "CommittablePlan": {"bronze/ingest/executor.py"},
     "ComparedTopic": {"bronze/ingest/log_comparison.py"},
     "Draft": {"bronze/ingest/draft.py"},
-    "ReadablePlan": {"bronze/ingest/source.py"},
+    "ReadablePlan": {"bronze/ingest/executor.py"},
 }
 """The modules that may create a value of each type, because they make the check or replace it."""
 

@@ -32,7 +32,7 @@ from tidemark.console.runs import BACKFILL_DAG
 from tidemark.core.cluster import BrokerDescription, ClusterDescription, Setting, Settings
 from tidemark.core.errors import TidemarkError
 from tidemark.core.origins import DagRunRequester
-from tidemark.core.visible_text import visible
+from tidemark.core.texts import visible
 from tidemark.kafka.errors import KafkaUnavailable
 from tidemark.quality.check_results import Example
 

@@ -1,12 +1,24 @@
-"""Tests of values as they stand in sentences."""
+"""Values and names in sentences, and texts in which every character is visible."""
 
 from __future__ import annotations
 
+import unicodedata
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tidemark.core.texts import counted, listed, parse_time
+from tests.support.hostile import TEXTS
+from tidemark.core.texts import (
+    counted,
+    did_you_mean,
+    listed,
+    parse_time,
+    similar_names,
+    some_of,
+    visible,
+)
 
 
 @pytest.mark.parametrize(
@@ -40,3 +52,53 @@ def test_a_time_has_a_utc_offset_and_a_date_begins_in_utc(text: str, time: datet
 def test_a_text_without_a_utc_offset_is_no_time(text: str) -> None:
     with pytest.raises(ValueError, match=r"isoformat|offset|month"):
         parse_time(text)
+
+
+def test_a_suggestion_ignores_upper_and_lower_case() -> None:
+    """A value of another type has no suggestion."""
+    assert did_you_mean("Topc", ["topic", "target"]) == " (did you mean 'topic'?)"
+    assert did_you_mean(5, ["topic"]) == did_you_mean("zz", ["topic"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("paymnets", ("payments",)),
+        ("Orders", ("orders", "prod.orders.v1")),
+        ("ORDERS.V1", ("orders", "prod.orders.v1")),
+        ("zz", ()),
+        ("", ()),
+    ],
+)
+def test_similar_names_have_few_other_letters_or_contain_the_name(
+    name: str, expected: tuple[str, ...]
+) -> None:
+    assert similar_names(name, ["payments", "orders", "prod.orders.v1", "x"]) == expected
+
+
+def test_a_long_list_of_names_is_cut() -> None:
+    """It contains the number of the other names."""
+    assert some_of(["a", "b"]) == "a, b"
+    assert some_of([str(number) for number in range(48)]).endswith("18, 19 and 28 more")
+
+
+@given(st.text())
+def test_no_invisible_character_is_left(text: str) -> None:
+    categories = {unicodedata.category(each) for each in visible(text) if each not in "\n\t"}
+    assert not categories & {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
+
+
+@given(st.text(alphabet=st.characters(categories=["L", "N", "P", "Zs"], max_codepoint=0x2FF)))
+def test_a_visible_text_stays_unchanged(text: str) -> None:
+    assert visible(text) == text
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_visible_form_of_a_hostile_text_has_no_invisible_character(text: str) -> None:
+    shown = visible(text)
+    assert visible(shown) == shown
+    assert all(each.isprintable() or each in "\n\t" for each in shown)
+
+
+def test_an_escape_has_the_code_of_the_character() -> None:
+    assert visible("a\u202eb\x00") == "a\\u{202E}b\\u{0000}"

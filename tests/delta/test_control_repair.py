@@ -34,7 +34,7 @@ PARTITION = "partition.pipeline"
 def summary_by_sql(control: DeltaControlTable) -> object:
     """Return the summary as SQL computes it for a pipeline with many events."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tidemark.delta.ledger_summary.MAX_ROWS_IN_PYTHON", -1)
+        patch.setattr("tidemark.delta.ledger_summary.MAX_ROWS_IN_FULL", -1)
         return control.summary("events")
 
 

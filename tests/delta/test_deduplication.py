@@ -20,7 +20,7 @@ from tidemark.bronze.ingest.errors import DuplicateRows
 from tidemark.bronze.ingest.ledgers import read_checked_ledger
 from tidemark.delta import duplicates
 from tidemark.delta.compaction import Compaction
-from tidemark.delta.deduplication import Deduplication
+from tidemark.delta.deduplication import DeduplicationResult, deduplicate
 from tidemark.delta.errors import (
     DuplicatesDiffer,
     EngineFailed,
@@ -43,8 +43,8 @@ def rows_of(lake: FileLake) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
 
 
-def deduplication(lake: FileLake) -> Deduplication:
-    return Deduplication(str(lake.uri), "events")
+def deduplicated(lake: FileLake, *, dry_run: bool = False) -> DeduplicationResult:
+    return deduplicate(str(lake.uri), "events", dry_run=dry_run)
 
 
 # -- detection -----------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def test_a_doubled_bronze_table_is_not_decoded(tmp_path: Path) -> None:
     with pytest.raises(DuplicateRows):
         lake.run()
     assert DeltaTable(lake.typed_uri).version() == version
-    assert Deduplication(str(lake.bronze.uri), "events").run().rows == 6
+    assert deduplicate(str(lake.bronze.uri), "events").rows == 6
     lake.run()
     lake.check()
 
@@ -114,13 +114,13 @@ def test_deduplication_removes_copies_and_keeps_every_row(lake: FileLake) -> Non
     double(lake.uri)
     lake.run(2)
     version = DeltaTable(lake.uri).version()
-    assert deduplication(lake).run(dry_run=True).rows == 9
+    assert deduplicated(lake, dry_run=True).rows == 9
     assert DeltaTable(lake.uri).version() == version
-    assert deduplication(lake).run().rows == 9
+    assert deduplicated(lake).rows == 9
     assert rows_of(lake)[:9] == rows
     assert lake.verified() == [(11, 11)]
     assert lake.status().problem is None
-    assert deduplication(lake).run().rows == 0
+    assert deduplicated(lake).rows == 0
     assert lake.maintenance().maintain(WEEK).after is not None
     assert lake.undo.undo(2, "ops", "a test").rows == 3
     lake.run(1)
@@ -135,7 +135,7 @@ def test_rows_doubled_several_times_are_removed_from_compacted_files(lake: FileL
     lake.run(2)
     Compaction(str(lake.uri)).run()
     assert DeltaTable(lake.uri).count() == 9 * 4 + 2
-    assert deduplication(lake).run().rows == 27
+    assert deduplicated(lake).rows == 27
     assert lake.verified() == [(11, 11)]
 
 
@@ -143,7 +143,7 @@ def test_deduplication_keeps_rows_with_a_null_in_their_key(lake: FileLake) -> No
     """They may be different rows."""
     double(lake.uri)
     insert(lake, [{"value": b"one"}, {"value": b"two"}, {"value": b"two"}, {"topic_id": "id-1"}])
-    assert deduplication(lake).run().rows == 9
+    assert deduplicated(lake).rows == 9
     assert DeltaTable(lake.uri).count() == 13
 
 
@@ -153,14 +153,14 @@ def test_rows_with_one_key_that_differ_are_refused(lake: FileLake, dry_run: bool
     insert(lake, [{**rows_of(lake)[8], "value": b"other", "headers": []}])
     version = DeltaTable(lake.uri).version()
     with pytest.raises(DuplicatesDiffer) as refused:
-        deduplication(lake).run(dry_run=dry_run)
+        deduplicated(lake, dry_run=dry_run)
     row = rows_of(lake)[8]
     location = (refused.value.partition, refused.value.offset, refused.value.sequence)
     assert location == (row["partition"], row["offset"], row["plan_sequence"])
     assert set(refused.value.columns) >= {"value"}
     assert DeltaTable(lake.uri).version() == version
     lake.undo.undo(location[2], "ops", "a test")
-    deduplication(lake).run()
+    deduplicated(lake)
     lake.run(1)
     assert lake.verified() == [(10, 10)]
 
@@ -170,7 +170,7 @@ def test_copies_are_found_in_passes(lake: FileLake, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(duplicates, "_ROWS_AT_ONCE", 1)
     double(lake.uri)
     Compaction(str(lake.uri)).run()
-    assert deduplication(lake).run().rows == 9
+    assert deduplicated(lake).rows == 9
     assert lake.verified() == [(9, 9)]
 
 
@@ -191,7 +191,7 @@ def test_files_that_cannot_be_read_are_counted(lake: FileLake, offline: Command)
     table = DeltaTable(lake.uri)
     action = AddAction("an odd path.parquet", Path(file).stat().st_size, {}, 0, True, "{}")
     table.create_write_transaction([action], "append", table.schema())
-    assert deduplication(lake).run(dry_run=True).unread_files == 1
+    assert deduplicated(lake, dry_run=True).unread_files == 1
     assert "1 file not read" in offline("deduplicate", "events", "--apply").out
 
 
@@ -206,7 +206,7 @@ def test_a_deduplication_searches_again_once_its_files_have_left_the_table(
     """The undone rows must not return."""
     double(lake.uri)
     before_each_commit(monkeypatch, [lambda: lake.undo.undo(2, "ops", "a test")])
-    assert deduplication(lake).run().rows == 6
+    assert deduplicated(lake).rows == 6
     lake.run(1)
     assert lake.verified() == [(10, 10)]
 
@@ -215,8 +215,8 @@ def test_concurrent_deduplications_remove_each_copy_once(
     lake: FileLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     double(lake.uri)
-    before_each_commit(monkeypatch, [lambda: deduplication(lake).run()])
-    assert deduplication(lake).run().rows == 0
+    before_each_commit(monkeypatch, [lambda: deduplicated(lake)])
+    assert deduplicated(lake).rows == 0
     assert lake.verified() == [(9, 9)]
 
 
@@ -229,9 +229,9 @@ def test_a_deduplication_raises_a_conflict_after_five_tries(
     undo = partial(lake.undo.undo, requested_by="ops", reason="a test")
     before_each_commit(monkeypatch, [partial(undo, number) for number in range(1, 6)])
     with pytest.raises(TableConflict) as refused:
-        deduplication(lake).run()
+        deduplicated(lake)
     assert "maintenance" not in refused.value.rendered("fix")
-    assert deduplication(lake).run().rows == 3
+    assert deduplicated(lake).rows == 3
 
 
 def test_a_repetition_after_a_lost_answer_finds_nothing(
@@ -247,8 +247,8 @@ def test_a_repetition_after_a_lost_answer_finds_nothing(
     with monkeypatch.context() as patched:
         patched.setattr(Compaction, "commit", commit_and_fail)
         with pytest.raises(EngineFailed):
-            deduplication(lake).run()
-    assert deduplication(lake).run().rows == 0
+            deduplicated(lake)
+    assert deduplicated(lake).rows == 0
     assert lake.verified() == [(9, 9)]
 
 
@@ -270,8 +270,8 @@ def before_each_commit(
 
 def test_deduplicating_the_table_of_another_pipeline_is_refused(lake: FileLake) -> None:
     with pytest.raises(ForeignTable):
-        Deduplication(str(lake.uri), "other").run()
-    assert Deduplication(str(lake.root / "none"), "none").run().rows == 0
+        deduplicate(str(lake.uri), "other")
+    assert deduplicate(str(lake.root / "none"), "none").rows == 0
 
 
 def test_the_deduplicate_command_counts_and_removes(lake: FileLake, offline: Command) -> None:
@@ -293,5 +293,5 @@ def test_deduplicating_an_unreadable_file_raises_a_final_error(
     path = DeltaTable(lake.uri).file_uris()[0]
     damage(Path(path))
     with pytest.raises(UnreadableFile) as caught:
-        deduplication(lake).run()
+        deduplicated(lake)
     assert Path(path).name in caught.value.file

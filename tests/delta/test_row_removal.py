@@ -194,5 +194,5 @@ def test_the_rows_at_offsets_are_those_of_one_incarnation() -> None:
     spans = {0: SpanSet((Span(0, 3), Span(5, 6))), 2: SpanSet((Span(1, 2),))}
     batch = pa.RecordBatch.from_pylist(rows)
     expected = [True, False, False, False, False, True]
-    assert at_offsets("a", spans)(batch).to_pylist() == expected
-    assert at_offsets("a", spans)(batch.select(["offset"])).true_count == 0
+    assert at_offsets(batch, "a", spans).to_pylist() == expected
+    assert at_offsets(batch.select(["offset"]), "a", spans).true_count == 0

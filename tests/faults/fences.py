@@ -169,7 +169,7 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
         ("control-commit-is-a-transaction", "I2", Drop(), "writer"),
         ("control-snapshot-is-the-ledger", "I2", Never(), "writer"),
         ("corrected-plan-is-read-in-full", "I1", Drop(), "summary"),
-        ("doubtful-replacement-is-read-in-full", "I2", Drop(), "summary"),
+        ("doubtful-replacement-is-read-in-full", "I2", Replace("'SELECT 0'"), "summary"),
     ),
     "tests/delta/test_damaged_logs.py": (
         (

@@ -36,7 +36,7 @@ from tidemark.bronze.ingest.ledgers import read_checked_ledger
 from tidemark.core.errors import ControlTableDamaged, TransientError, UnknownOutcomeError
 from tidemark.delta.compaction import Compaction
 from tidemark.delta.control_repair import DeltaControlRepair
-from tidemark.delta.deduplication import Deduplication
+from tidemark.delta.deduplication import deduplicate
 from tidemark.delta.errors import TableConflict
 from tidemark.delta.maintained_table import DeltaMaintainedTable
 from tidemark.local.broker import BrokerStatus
@@ -202,7 +202,7 @@ def race(
         if copies:
             races.doubled += 1
             assert isinstance(lake.status().problem, DuplicateRows)
-            assert Deduplication(str(lake.uri), lake.spec.name).run().rows == copies
+            assert deduplicate(str(lake.uri), lake.spec.name).rows == copies
         if copies or number % JUDGED_EVERY == 0:
             lake.check_exact(table_judge)
     lake.check_exact(table_judge)

@@ -23,8 +23,8 @@ from tests.support.quality_reports import BRONZE, report_often
 from tests.support.registry import avro_bytes, framed
 from tidemark.core.offsets import Span
 from tidemark.core.plan import PlanRef
-from tidemark.delta import row_queries
 from tidemark.delta.errors import EngineFailed
+from tidemark.delta.row_queries import RowQueries
 from tidemark.draft.profile import Profile
 from tidemark.draft.suite import draft_suite
 from tidemark.local.samples import SAMPLES
@@ -216,7 +216,7 @@ def test_the_sample_of_a_draft_passes_it_and_another_record_fails_it(
     """Each rule about a field of the other record fails."""
     landed = sample_rows(topic)
     check.land(landed)
-    found = row_queries.rows_of(DeltaTable(check.table), "T1", 0, Span(0, 500))
+    found = RowQueries(check.table).rows_of("T1", 0, Span(0, 500))
     suite = draft_suite("mine", Profile.of(record for _, record in found))
     (check.suites / "mine.json").write_text(json.dumps(suite), encoding="utf-8")
     report = check(planned_range(0, 500), suite="mine")
@@ -256,9 +256,7 @@ def test_the_sample_of_an_avro_draft_passes_it_and_other_values_fail_it(check: C
 
     landed = [row(n, key=b"T%d" % (n % 20), value=trade(n, 3 + n % 2)) for n in range(400)]
     check.land(landed)
-    found = [
-        each for _, each in row_queries.rows_of(DeltaTable(check.table), "T1", 0, Span(0, 400))
-    ]
+    found = [each for _, each in RowQueries(check.table).rows_of("T1", 0, Span(0, 400))]
     known = {
         each: RegisteredSchema(id=each, kind="AVRO", text=json.dumps(schema))
         for each, schema in schemas.items()
@@ -288,7 +286,7 @@ def test_a_draft_compares_keys_with_numbers_as_text(check: Check) -> None:
         for n in range(400)
     ]
     check.land([*landed, row(400, key=b"abc", value=b'{"id": 400, "at": ""}')])
-    found = row_queries.rows_of(DeltaTable(check.table), "T1", 0, Span(0, 401))
+    found = RowQueries(check.table).rows_of("T1", 0, Span(0, 401))
     suite = draft_suite("mine", Profile.of(record for _, record in found))
     (check.suites / "mine.json").write_text(json.dumps(suite), encoding="utf-8")
     report = check(planned_range(0, 401), suite="mine")

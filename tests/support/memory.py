@@ -12,13 +12,13 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TypeAlias
 
+from tests.support.ledger_summary import split_settled
 from tidemark.core.accounting import Landing, RangeCount
 from tidemark.core.datafile import DataFile
 from tidemark.core.errors import LedgerBehindTable, PlanCannotLand
 from tidemark.core.event_rows import Row, backfill_requests, decode, encode, losses
 from tidemark.core.events import BackfillRequested, ControlEvent, EventKind, LossAccepted
 from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
-from tidemark.core.ledger_summary import split_settled
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.origins import PlanOrigin
 from tidemark.core.plan import Plan, PlanKind, PlanRef, is_removal, removal_app_id

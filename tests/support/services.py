@@ -12,8 +12,8 @@ from tests.support import PROJECT
 from tidemark.app.adapters import Adapters
 from tidemark.app.connections import Connections
 from tidemark.app.pipeline import Pipeline
+from tidemark.app.repair import RepairPart
 from tidemark.app.report import ReportPart
-from tidemark.app.silver import TypedPart
 from tidemark.app.tables import BronzePart
 from tidemark.bronze.backfill.service import Backfills
 from tidemark.bronze.ingest.executor import PlanExecutor
@@ -25,10 +25,6 @@ from tidemark.bronze.ingest.protocols import (
     TopicReader,
 )
 from tidemark.bronze.ingest.start import StartService
-from tidemark.bronze.repair.abandon import Abandon
-from tidemark.bronze.repair.decisions import Decisions
-from tidemark.bronze.repair.rewind import Repair
-from tidemark.bronze.repair.undo import Undo
 from tidemark.core.ledger import Ledger
 from tidemark.core.plan import Plan
 from tidemark.delta.control_table import DeltaControlTable
@@ -39,10 +35,6 @@ from tidemark.ops.report.status import PipelineStatus
 from tidemark.ops.report.unfinished_work import UnfinishedWorkReader
 from tidemark.ops.report.verify import Verifier
 from tidemark.quality.publication_service import Publication
-from tidemark.silver.typed.following import Decodes
-from tidemark.silver.typed.quarantine_index import QuarantineIndex
-from tidemark.silver.typed.schemas import SchemaStore
-from tidemark.silver.typed.tables import TypedTables
 from tidemark.spark.sessions import ApplicationSessions
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
@@ -102,26 +94,6 @@ class PortBronze(BronzePart):
 
     def _sink(self) -> Sink:
         return self.adapters.given.sink
-
-
-@dataclass(frozen=True)
-class PortTyped(TypedPart):
-    """A typed table with given decodes."""
-
-    adapters: PortAdapters
-
-    def _decodes(self, store: SchemaStore) -> Decodes:  # noqa: ARG002
-        return self.adapters.given.decodes
-
-    @property
-    def tables(self) -> TypedTables:
-        """Opens the table and its quarantine."""
-        return self.adapters.given.tables
-
-    @property
-    def quarantine(self) -> QuarantineIndex:
-        """The quarantine of the table."""
-        return self.adapters.given.quarantine
 
 
 @dataclass(frozen=True)
@@ -186,24 +158,11 @@ class Services:
         return StartService(spec=self.pipeline.spec, ports=self.pipeline.bronze.ports)
 
     @property
-    def undo(self) -> Undo:
-        """Removes the rows of landed plans."""
-        return Undo(pipeline=self.pipeline.name, ports=self.pipeline.bronze.ports)
+    def repair(self) -> RepairPart:
+        """Repairs the tables, and records decisions of operators."""
+        return self.pipeline.repair
 
-    @property
-    def abandon(self) -> Abandon:
-        """Abandons plans."""
-        return Abandon(pipeline=self.pipeline.name, ports=self.pipeline.bronze.ports)
-
-    @property
-    def decisions(self) -> Decisions:
-        """Records decisions of operators."""
-        return Decisions(spec=self.pipeline.spec, ports=self.pipeline.bronze.ports)
-
-    @property
-    def repair(self) -> Repair:
-        """Repairs the control table from the data table."""
-        return Repair(spec=self.pipeline.spec, ports=self.pipeline.bronze.ports)
+    undo = abandon = decisions = repair
 
     @property
     def verify(self) -> Verifier:

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from tests.support import services
+from tests.support import PROJECT
 from tests.support.file_lake import FileLake, Headers
-from tests.support.services import NOW, PortAdapters, PortTyped
+from tests.support.services import PortAdapters
 from tidemark.app.silver import TypedPart
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.decode_work import Decoded, DecodeRequest
@@ -28,17 +28,14 @@ from tidemark.core.plan import Plan
 from tidemark.core.publication import PublishRule
 from tidemark.delta.control_table import DeltaControlTable
 from tidemark.delta.data_table import DeltaDataTable
-from tidemark.delta.noted_commits import NotedTable
 from tidemark.delta.storage import folder_of
 from tidemark.ops.report.verify_typed import TypedVerifier
-from tidemark.silver.typed.columns import INDEX_SCHEMA, typed_table_of_any_columns
-from tidemark.silver.typed.followed_tables import NOTE, Decoder, FollowPorts
+from tidemark.silver.typed.columns import INDEX_SCHEMA
+from tidemark.silver.typed.followed_tables import Decoder, FollowPorts
 from tidemark.silver.typed.following import Decodes
-from tidemark.silver.typed.framed_table import FramedBronzeTable
 from tidemark.silver.typed.quarantine_index import QuarantineIndex
 from tidemark.silver.typed.replay_preview import DecodeResult, offsets_of
-from tidemark.silver.typed.schema_table import DeltaSchemaStore
-from tidemark.silver.typed.schemas import SchemaRegistry, SchemaResolver
+from tidemark.silver.typed.schemas import SchemaRegistry, SchemaResolver, SchemaStore
 from tidemark.silver.typed.state import FollowState, TypedState
 from tidemark.silver.typed.tables import TypedTables
 from tidemark.spark import parquet
@@ -46,6 +43,7 @@ from tidemark.spark.sessions import ApplicationSessions
 from tidemark.spec.decode import REST, DecodeSpec, Format, Part, PayloadSpec, QuarantineReason
 from tidemark.spec.fields import FieldType
 from tidemark.spec.flattening import TOMBSTONE, column_name
+from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
 
 Patch: TypeAlias = Callable[[type, str, Callable[..., Any]], None]
@@ -141,6 +139,20 @@ class FileDecoder:
         return parquet.data_files(*folder_of(str(table)), folder)
 
 
+@dataclass(frozen=True)
+class LakeTyped(TypedPart):
+    """The product's typed table, with the decoder and the registry of a lake."""
+
+    lake: TypedLake
+
+    def _spark_decoder(self, store: SchemaStore) -> Any:  # noqa: ARG002
+        return self.lake.decoder
+
+    def _registry(self) -> SchemaRegistry:
+        assert self.lake.registry is not None
+        return self.lake.registry
+
+
 DECODE = DecodeSpec(
     key=PayloadSpec(),
     value=PayloadSpec(format=Format.STRING),
@@ -215,19 +227,16 @@ class TypedLake:
         return self.root / self.decode.quarantine_target
 
     @property
-    def tables(self) -> TypedTables:
-        """Opens the typed table and its quarantine."""
-        return TypedTables(
-            typed_uri=str(self.typed_uri),
-            quarantine_uri=str(self.quarantine_uri),
-            decode=self.decode,
-            pipeline=self.spec.name,
-        )
+    def part(self) -> LakeTyped:
+        """The product's typed table over these tables."""
+        layout = Layout(project=PROJECT, home=self.root, lakehouse_root=str(self.root))
+        adapters = replace(PortAdapters.over(self), spec=self.pipeline_spec, layout=layout)
+        return LakeTyped(self.spec, adapters, self)
 
     @property
-    def part(self) -> PortTyped:
-        """The product's typed table over these tables."""
-        return PortTyped(self.spec, replace(PortAdapters.over(self), spec=self.pipeline_spec))
+    def tables(self) -> TypedTables:
+        """Opens the typed table and its quarantine."""
+        return self.part.tables
 
     @property
     def table(self) -> DeltaDataTable:
@@ -237,7 +246,7 @@ class TypedLake:
     @property
     def quarantine(self) -> QuarantineIndex:
         """The quarantine table."""
-        return QuarantineIndex(str(self.quarantine_uri))
+        return self.part.quarantine
 
     @property
     def typed(self) -> DeltaDataTable:
@@ -247,18 +256,7 @@ class TypedLake:
     @property
     def ports(self) -> FollowPorts:
         """The ports of the decodes."""
-        return FollowPorts(
-            control=self.control,
-            bronze=self.bronze.table,
-            bronze_rows=NotedTable(str(self.bronze.uri), NOTE),
-            typed=NotedTable(str(self.typed_uri), NOTE, owner=self.spec.name),
-            index=self.quarantine,
-            prepare=self.tables.prepare,
-            check=self.tables.check,
-            schemas=self.schemas,
-            open_decoder=lambda: self.decoder,
-            now=lambda: services.NOW,
-        )
+        return self.part.decodes.ports
 
     @property
     def decoder(self) -> Decoder:
@@ -277,31 +275,14 @@ class TypedLake:
     @property
     def schemas(self) -> SchemaResolver:
         """Finds the schemas of records."""
-        return SchemaResolver(
-            decode=self.decode,
-            pipeline=self.spec.name,
-            open_registry=self._registry,
-            store=DeltaSchemaStore(str(self.root / "schemas"), self.decode.registry, lambda: NOW),
-            bronze=FramedBronzeTable(str(self.bronze.uri)),
-            table=self.tables,
-        )
-
-    def _registry(self) -> SchemaRegistry:
-        assert self.registry is not None
-        return self.registry
+        schemas = self.part.decodes.ports.schemas
+        assert isinstance(schemas, SchemaResolver)
+        return schemas
 
     @property
     def verifier(self) -> TypedVerifier:
         """Compares the typed table and its quarantine with the bronze table."""
-        return TypedVerifier(
-            spec=self.spec,
-            decode=self.decode,
-            bronze=self.bronze.table,
-            typed=typed_table_of_any_columns(str(self.typed_uri)),
-            entries=self.tables.entries(),
-            progress=self.decodes.progress,
-            schemas=self.schemas.store,
-        )
+        return self.part.verifier
 
     def run(self) -> list[int]:
         """Decode all missing records, and return the numbers of the decoded plans."""

@@ -46,7 +46,7 @@ class BronzePart:
     @property
     def repair(self) -> RepairPart:
         """The repairs of the table, and the decisions of operators about its topic."""
-        return RepairPart(self.spec, self.ports)
+        return RepairPart(spec=self.spec, ports=self.ports)
 
     @property
     def verifier(self) -> Verifier:

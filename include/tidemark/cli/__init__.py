@@ -27,7 +27,6 @@ from tidemark.cli import (
     maintenance,
     offsets,
     pipeline,
-    plan,
     publication,
     records,
     repairs,
@@ -156,7 +155,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 status.register(app)
-plan.register(app)
 run.register(app)
 ingest.register(app)
 decode.register(app)

@@ -32,8 +32,7 @@ from tidemark.core.payload_text import MAX_SHOWN_BYTES
 from tidemark.core.plain import plain, record_of
 from tidemark.core.plan import Plan
 from tidemark.core.record import LogRecord
-from tidemark.core.texts import counted, listed
-from tidemark.core.visible_text import visible
+from tidemark.core.texts import counted, listed, visible
 from tidemark.ops.report.record_page import record_values
 from tidemark.quality.suite import masked_payloads
 from tidemark.silver.typed.following import ClearedTable

@@ -1,4 +1,4 @@
-"""`tidemark ingest | check`: land records, and check them."""
+"""`tidemark plan | ingest | check`: select offsets, land their records, and check these."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.app import option_texts
+from tidemark.app import option_texts, steps
 from tidemark.app.app import App
 from tidemark.app.pipeline import Pipeline
 from tidemark.app.pipelines import Outcomes, for_each, plan_each
-from tidemark.app.steps import STEPS, plan
 from tidemark.bronze.ingest.ledgers import recorded_plan, refuse_cancelled
 from tidemark.bronze.ingest.planner import PlanOutcome, PlanResult
 from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineName, PipelineNames, requester
@@ -26,15 +25,39 @@ from tidemark.cli.output import (
     print_values,
     step,
 )
-from tidemark.cli.plan import plan_record
+from tidemark.core.plain import plain
 from tidemark.core.plan import PlanRef
 from tidemark.quality.publication_service import landing_of
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    app.command(short_help=STEPS["ingest"].title)(ingest)
-    app.command(short_help=STEPS["check"].title)(check)
+    app.command(short_help=steps.STEPS["plan"].title)(plan)
+    app.command(short_help=steps.STEPS["ingest"].title)(ingest)
+    app.command(short_help=steps.STEPS["check"].title)(check)
+
+
+def plan(pipeline: PipelineName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Select the unread offsets that the next run reads, and record them as a plan.
+
+    An open plan of an earlier run is taken over, because it must land first. Execute the plan with
+    `tidemark ingest PIPELINE --plan N`. For offsets of your choice see `backfill`.
+    """
+    planned = App.from_environment().pipeline(pipeline)
+    result = steps.plan(planned, requester(), dry_run=dry_run)
+    size = planned.bronze.size_estimate(result.plan) if result.plan else None
+    if as_json:
+        print_json({**plan_record(result), **(plain(size) or {})})
+        return
+    out.print(result.outcome.value)
+    if result.plan and size:
+        out.print(f"{result.plan.explain()}\n{size.explain()}")
+
+
+def plan_record(result: PlanResult) -> dict[str, Any]:
+    """Return the outcome of planning, and the plan if any, for `--json`."""
+    plan = result.plan.as_record() if result.plan else None
+    return {"outcome": result.outcome.value, "plan": plan}
 
 
 def ingest(
@@ -69,7 +92,7 @@ def ingest(
         return
     chosen = on_engine(app, master, names)
     if plan_number is None:
-        next_plan = partial(plan, requested_by=requester())
+        next_plan = partial(steps.plan, requested_by=requester())
         plans, outcomes = plan_each(app, names, next_plan, step)
         refs = [each.ref for each in plans]
     else:

@@ -17,7 +17,7 @@ from tidemark.cli.output import out, print_error_record, print_json
 from tidemark.cli.payloads import note_undecoded, payload_lines
 from tidemark.core.errors import ExitCode
 from tidemark.core.payload_text import PayloadText
-from tidemark.core.visible_text import visible
+from tidemark.core.texts import visible
 from tidemark.ops.report.absence import KafkaState
 from tidemark.ops.report.record_page import DecodingState, RecordEntry, RecordPage, decoded_values
 from tidemark.ops.report.records import MAX_COUNT

@@ -26,7 +26,7 @@ from tidemark.cli.output import out, print_json, print_table
 from tidemark.core.plain import plain
 from tidemark.core.plan import Plan
 from tidemark.core.texts import counted
-from tidemark.delta.deduplication import Deduplication
+from tidemark.delta import deduplication
 
 control_app = typer.Typer(
     name="control",
@@ -213,7 +213,10 @@ def deduplicate(pipeline: PipelineTable, dry_run: DryRunOrApply, as_json: AsJson
     id, partition, offset and plan are copies if all their columns are equal; one of them stays.
     Ends with DuplicatesDiffer and removes nothing if the columns differ. Does not read Kafka.
     """
-    copies = _deduplication(pipeline).run(dry_run=dry_run)
+    app = App.from_environment()
+    spec = app.spec(pipeline)
+    uri = app.layout.data_table(spec.target)
+    copies = deduplication.deduplicate(uri, spec.name, dry_run=dry_run)
     if as_json:
         counts = {"copies": copies.rows, "unread_files": copies.unread_files}
         _print_record("removed", counts, dry_run=dry_run)
@@ -244,12 +247,6 @@ def repair(dry_run: DryRunOrApply, as_json: AsJson = False) -> None:
     rows += [(f"duplicate events of {name}", len(each)) for name, each in duplicates]
     print_table("Damage", ("damage", "file or number"), rows)
     out.print("dry run: nothing was written" if dry_run else "repaired")
-
-
-def _deduplication(name: str) -> Deduplication:
-    app = App.from_environment()
-    spec = app.spec(name)
-    return Deduplication(app.layout.data_table(spec.target), spec.name)
 
 
 def _repairs(name: str) -> RepairPart:

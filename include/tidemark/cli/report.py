@@ -22,8 +22,7 @@ from tidemark.cli.output import out, print_json, print_records, print_table
 from tidemark.cli.payloads import unnamed_text
 from tidemark.cli.progress import SHORT_S, phase
 from tidemark.core.errors import ExitCode, TidemarkError
-from tidemark.core.texts import comma_list, counted, listed
-from tidemark.core.visible_text import visible
+from tidemark.core.texts import comma_list, counted, listed, visible
 from tidemark.ops.report.certificate import Certificate
 from tidemark.ops.report.owner_report import PipelineReport, RuleSummary
 from tidemark.quality.checks import observed_text

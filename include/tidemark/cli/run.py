@@ -14,8 +14,8 @@ from tidemark.app.pipelines import Outcomes, for_each, plan_each
 from tidemark.app.steps import plan, remaining_work
 from tidemark.cli.arguments import AsJson, DryRun, Master, PipelineNames, requester
 from tidemark.cli.engine import exit_with, on_engine, print_outcomes
+from tidemark.cli.ingest import plan_record
 from tidemark.cli.output import out, print_error_record, print_json, print_table, step
-from tidemark.cli.plan import plan_record
 from tidemark.core.errors import TidemarkError
 from tidemark.core.plan import PlanRef
 from tidemark.core.texts import counted

@@ -10,8 +10,7 @@ from tidemark.app.app import App
 from tidemark.cli.arguments import AsJson, DryRun, Seed
 from tidemark.cli.output import out, print_json, print_table
 from tidemark.cli.progress import SHORT_S, phase
-from tidemark.core.suggestions import did_you_mean, some_of
-from tidemark.core.texts import counted
+from tidemark.core.texts import counted, did_you_mean, some_of
 from tidemark.local.samples import SAMPLES
 
 app = typer.Typer(

@@ -19,8 +19,7 @@ from tidemark.cli.output import make_table, note, out, print_json, print_table
 from tidemark.cli.progress import waiting
 from tidemark.core.payload_text import PayloadText
 from tidemark.core.plain import payload_value
-from tidemark.core.texts import counted
-from tidemark.core.visible_text import visible
+from tidemark.core.texts import counted, visible
 
 if TYPE_CHECKING:
     from tidemark.sql.session import QueryResult

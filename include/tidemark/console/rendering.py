@@ -15,8 +15,7 @@ from markupsafe import Markup, escape
 from tidemark.console import charts
 from tidemark.console.lag_charts import LagHistory
 from tidemark.core.cluster import Setting
-from tidemark.core.texts import counted, format_duration
-from tidemark.core.visible_text import visible
+from tidemark.core.texts import counted, format_duration, visible
 from tidemark.ops.report.owner_report import outcome_of
 from tidemark.ops.report.page import minute
 from tidemark.quality.checks import is_measured

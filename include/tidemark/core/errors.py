@@ -184,6 +184,17 @@ class TerminalError(TidemarkError):
     exit_code = ExitCode.REFUSED
 
 
+@dataclass(kw_only=True, eq=False)
+class PipelineError(TidemarkError):
+    """Base class of errors about one pipeline.
+
+    Attributes:
+        pipeline: Pipeline name.
+    """
+
+    pipeline: str
+
+
 class HistoriesDiverge(TidemarkError):
     """Base class: the data table and the control table have different histories.
 
@@ -241,10 +252,9 @@ class Unforeseen(TidemarkError):
 
 
 @dataclass(kw_only=True, eq=False)
-class OverfullRange(TerminalError):
+class OverfullRange(PipelineError, TerminalError):
     """A plan has more rows than offsets: another program duplicated rows."""
 
-    pipeline: str
     sequence: int
     partition: int
     offsets: int
@@ -263,11 +273,10 @@ class OverfullRange(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class TableBehindLedger(HistoriesDiverge, TerminalError):
+class TableBehindLedger(PipelineError, HistoriesDiverge, TerminalError):
     """A table of a pipeline lacks what the control table records: a landed plan or an undo.
 
     Attributes:
-        pipeline: Pipeline name.
         finding: What the table lacks, in one sentence.
         repair: Another fix to try first, if there is one, and the condition of a rewind. The fix
             continues with "run".
@@ -276,7 +285,6 @@ class TableBehindLedger(HistoriesDiverge, TerminalError):
         seen: Its actual state.
     """
 
-    pipeline: str
     finding: str
     repair: str
     preview: str = "the offsets to read again"
@@ -438,18 +446,16 @@ class ControlTableDamaged(CaseTexts, TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class PlanCannotLand(TerminalError):
+class PlanCannotLand(PipelineError, TerminalError):
     """The plan is open and can never land: an operator has to abandon it.
 
     Attributes:
-        pipeline: Pipeline name.
         sequence: Plan number.
         cause: Why the plan cannot land, as a main clause.
         preparation: What to do before the plan is abandoned, as sentences; may be empty.
         continuation: What happens to its offsets afterwards, or what to do, as a main clause.
     """
 
-    pipeline: str
     sequence: int
     cause: str
     preparation: str = ""
@@ -552,17 +558,15 @@ class OnlyCopy(CaseTexts, TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class LostRange(TerminalError):
+class LostRange(PipelineError, TerminalError):
     """Kafka deleted offsets before the pipeline read them (S7).
 
     Attributes:
-        pipeline: Pipeline name.
         topic: Topic name.
         lost: Partition, first offset and next offset after each lost range.
         plan: The open plan that contains the ranges; None if they are not planned.
     """
 
-    pipeline: str
     topic: str
     lost: tuple[tuple[int, int, int], ...]
     plan: int | None = None
@@ -668,11 +672,10 @@ class TopicChanged(CaseTexts, TopicDiffers):
 
 
 @dataclass(kw_only=True, eq=False)
-class EndBehindCommitted(TerminalError):
+class EndBehindCommitted(PipelineError, TerminalError):
     """The log ends before an offset that landed, or that a plan needs.
 
     Attributes:
-        pipeline: Pipeline name.
         topic: Topic name.
         partition: Partition number.
         offset: Offset that the log should reach.
@@ -681,7 +684,6 @@ class EndBehindCommitted(TerminalError):
         undo: Landed plans with records that Kafka no longer has.
     """
 
-    pipeline: str
     topic: str
     partition: int
     offset: int
@@ -716,10 +718,9 @@ class EndBehindCommitted(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class RepairUnfinished(HistoriesDiverge, TransientError):
+class RepairUnfinished(PipelineError, HistoriesDiverge, TransientError):
     """The data table is fenced for a new epoch that the control table lacks."""
 
-    pipeline: str
     epoch: int
 
     problem = (

@@ -104,7 +104,7 @@ class PlanRecord:
 class Ledger:
     """The state of one pipeline at one event number.
 
-    A full ledger has every plan in `plans`. A summary has settled plans only in the totals of
+    A full ledger has every plan in `plans`. A summary may have settled plans only in the totals of
     `settled`. All other attributes and methods return the same for both.
 
     Attributes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-from tidemark.core.visible_text import visible
+from tidemark.core.texts import visible
 
 MAX_SHOWN_BYTES = 64 * 1024
 """Bytes of a payload that are shown; the rest is cut off."""

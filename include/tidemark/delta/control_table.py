@@ -133,7 +133,7 @@ class DeltaControlTable:
 
     @_reading
     def summary(self, pipeline: str) -> Ledger:
-        """Return the pipeline's current state, with the sum of settled plans."""
+        """See `ControlReader.summary`."""
         table = open_if_exists(self._uri)
         if table is None:
             return Ledger(pipeline=pipeline)
@@ -164,7 +164,7 @@ class DeltaControlTable:
     def settled_counts(
         self, pipeline: str, topic_id: str, partition: int, window: Span
     ) -> Mapping[int, Sequence[RangeCount]]:
-        """Return the counts of the plans that `summary` has only in its totals, in a window."""
+        """See `ControlReader.settled_counts`."""
         table = self._with_rows(pipeline)
         if table is None or not _has_all_columns(table):
             return {}

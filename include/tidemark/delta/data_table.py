@@ -16,21 +16,18 @@ from deltalake.transaction import AddAction
 from tidemark.core.accounting import Landing
 from tidemark.core.datafile import DataFile
 from tidemark.core.errors import LedgerBehindTable, TidemarkError
-from tidemark.core.offsets import Span, SpanSet
+from tidemark.core.offsets import SpanSet
 from tidemark.core.origins import PlanOrigin
 from tidemark.core.plan import Plan
-from tidemark.core.record import LogRecord
 from tidemark.core.table_state import (
     FENCED_VERSION,
     Fence,
     PlanCommit,
-    RowOrigin,
-    RowRange,
     TableSize,
     TableState,
     check_survives_restores,
 )
-from tidemark.delta import commit_log, row_queries
+from tidemark.delta import commit_log
 from tidemark.delta.columns import BRONZE_SCHEMA
 from tidemark.delta.conditional_writes import (
     check_writable,
@@ -39,7 +36,12 @@ from tidemark.delta.conditional_writes import (
 )
 from tidemark.delta.conflicts import retry_on_conflict
 from tidemark.delta.copied_tables import for_writing
-from tidemark.delta.delta_errors import space_needed, tidemark_error, translates_delta_errors
+from tidemark.delta.delta_errors import (
+    space_needed,
+    tidemark_error,
+    translate_delta_errors,
+    translates_delta_errors,
+)
 from tidemark.delta.errors import (
     EngineFailed,
     ForeignTable,
@@ -58,6 +60,7 @@ from tidemark.delta.plan_removal import (
     remove_whole_files,
 )
 from tidemark.delta.replacement import check_no_rows_lost, replace_rows
+from tidemark.delta.row_queries import RowQueries, spans_where, stored_bytes, table_size
 from tidemark.delta.table_checks import (
     OWNER,
     check_columns,
@@ -78,7 +81,7 @@ log = logging.getLogger(__name__)
 
 
 @translates_delta_errors
-class DeltaDataTable:
+class DeltaDataTable(RowQueries):
     """Creates a pipeline's data table, reads its log, and commits landings, fences and removals.
 
     The modules `compaction` and `deduplication` make the commits of rewritten files.
@@ -102,7 +105,7 @@ class DeltaDataTable:
         reads_only: bool = False,
         excluded: Mapping[str, str | None] = MappingProxyType({}),
     ) -> None:
-        self._uri = uri
+        super().__init__(uri)
         self._excluded = excluded
         self._reads_only = reads_only
         self._schema = schema
@@ -141,51 +144,14 @@ class DeltaDataTable:
 
     def offsets_without_rows(self, plan: Plan) -> Mapping[int, SpanSet]:
         """Return the offsets of a landed plan without a row, by partition."""
-        return plan.offsets_outside(self.plan_spans(plan.sequence))
-
-    def plan_spans(self, sequence: int) -> Mapping[int, SpanSet]:
-        """Return the offsets with a row of one plan, by partition."""
-        return row_queries.plan_spans(newest_table(self._uri), sequence)
-
-    def size(self) -> TableSize:
-        """Return the number and the size of rows of the newest version, by the log."""
-        table = open_if_exists(self._uri)
-        return TableSize(records=0, bytes=0) if table is None else row_queries.table_size(table)
+        return plan.offsets_outside(
+            spans_where(newest_table(self._uri), f"plan_sequence = {plan.sequence}")
+        )
 
     def stored_bytes(self, sequence: int | None = None) -> int | None:
         """Return the bytes of the newest version's files; of one plan, of its own files."""
         snapshot = self.snapshot()
         return None if snapshot is None else snapshot.stored_bytes(sequence)
-
-    def row_count(self) -> int | None:
-        """Return the number of rows, without those that deletion vectors remove."""
-        table = open_if_exists(self._uri)
-        return 0 if table is None else row_queries.row_count(table)
-
-    def files_with(self, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
-        """Count the files of the newest version that may contain rows at these offsets."""
-        table = open_if_exists(self._uri)
-        return 0 if table is None else row_queries.files_with(table, topic_id, spans)
-
-    def has_transaction(self, plan: Plan) -> bool:
-        """Return True if the table contains the plan's transaction, of a landing or of a fence."""
-        table = open_if_exists(self._uri)
-        return table is not None and commit_log.has_transaction(table, plan)
-
-    def row_ranges(self) -> tuple[RowRange, ...]:
-        """Return the ranges of rows in the newest version, by plan, incarnation and partition."""
-        table = open_if_exists(self._uri)
-        return () if table is None else row_queries.row_ranges(table)
-
-    def offsets_at(self, topic_id: str, partition: int, span: Span) -> list[int]:
-        """Return the offset of each row at some offsets of one partition."""
-        table = open_if_exists(self._uri)
-        return [] if table is None else row_queries.offsets_at(table, topic_id, partition, span)
-
-    def spans_with_rows(self, topic_id: str, spans: Mapping[int, SpanSet]) -> Mapping[int, SpanSet]:
-        """Return the offsets in `spans` with a row, by partition."""
-        table = open_if_exists(self._uri)
-        return {} if table is None else row_queries.spans_with_rows(table, topic_id, spans)
 
     def plan_commits(self, origin: PlanOrigin) -> tuple[PlanCommit, ...]:
         """Return the commits of plans, newest first, as far as the log reaches back.
@@ -234,61 +200,6 @@ class DeltaDataTable:
         table = open_if_exists(self._uri)
         return 0 if table is None else min(each["version"] for each in commit_log.history(table))
 
-    def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
-        """Return plan and record of each row at some offsets of one partition."""
-        table = open_if_exists(self._uri)
-        return iter(()) if table is None else row_queries.rows_of(table, topic_id, partition, span)
-
-    def rows_at(
-        self, topic_id: str, spans: Mapping[int, SpanSet]
-    ) -> Iterator[tuple[int, LogRecord]]:
-        """Return plan and record of each row at some offsets, ordered by partition and offset."""
-        table = open_if_exists(self._uri)
-        return iter(()) if table is None else row_queries.rows_at(table, topic_id, spans)
-
-    def bytes_to_read(self, partition: int, window: Span, most: int) -> int:
-        """Return the bytes of files, or of their row groups, that may have rows of a window."""
-        table = open_if_exists(self._uri)
-        return 0 if table is None else row_queries.bytes_to_read(table, partition, window, most)
-
-    def values_at(self, topic_id: str, partition: int, span: Span) -> list[dict[str, Any]]:
-        """Return all columns of the rows at some offsets of one partition, in offset order."""
-        table = open_if_exists(self._uri)
-        return [] if table is None else row_queries.values_at(table, topic_id, partition, span)
-
-    def last_rows(
-        self, topic_id: str, spans: Mapping[int, SpanSet], most: int
-    ) -> Mapping[int, Sequence[LogRecord]]:
-        """Return the rows with the highest offsets, by partition."""
-        table = open_if_exists(self._uri)
-        return {} if table is None else row_queries.last_rows(table, topic_id, spans, most)
-
-    def row_origins(self, bounds: Span) -> tuple[RowOrigin, ...]:
-        """Count the rows at these offsets by their origin."""
-        table = open_if_exists(self._uri)
-        return () if table is None else row_queries.row_origins(table, bounds)
-
-    def spans_by_plan(
-        self, topic_id: str, partition: int, window: Span, most: int
-    ) -> Mapping[int, SpanSet] | None:
-        """Return the offsets with a row of each plan in a window; None if they are too many."""
-        table = open_if_exists(self._uri)
-        if table is None:
-            return {}
-        return row_queries.spans_by_plan(table, topic_id, partition, window, most)
-
-    def count_offsets(self, topic_id: str, partition: int, span: Span, sequence: int) -> int:
-        """Return the number of offsets of a span with a row of one plan."""
-        table = open_if_exists(self._uri)
-        if table is None:
-            return 0
-        return row_queries.count_offsets(table, topic_id, partition, span, sequence)
-
-    def bytes_to_scan(self, partition: int, window: Span, most: int) -> int:
-        """Return the most bytes of offsets and plan numbers that queries of a window decode."""
-        table = open_if_exists(self._uri)
-        return 0 if table is None else row_queries.bytes_to_scan(table, partition, window, most)
-
     def prepare(self, pipeline: str) -> TableSize:
         """Create the table if it does not exist, check it, and add missing fields if it grows.
 
@@ -304,7 +215,7 @@ class DeltaDataTable:
         added = missing_fields(table, self._schema) if self._grows else []
         if added:
             self._add_fields(table, added)
-        return row_queries.table_size(table)
+        return table_size(table)
 
     def columns(self) -> Mapping[str, FieldType]:
         """Return the column types by name; empty without a table."""
@@ -359,26 +270,10 @@ class DeltaDataTable:
             check_columns(table, self._uri, self._schema)
 
     def append(self, plan: Plan, files: Sequence[DataFile], seen: TableState) -> bool:
-        """Land a plan's files in one commit; do nothing if its transaction exists.
-
-        Args:
-            plan: The plan.
-            files: Files with the plan's rows.
-            seen: The state that was compared with the ledger.
-
-        Returns:
-            Whether this call committed them.
+        """Land a plan's files in one commit; see `DataTable.append`.
 
         Raises:
-            PlanCannotLand: A row to replace has no new row; nothing was changed.
-            ForeignTable, TableAltered: See `state`; nothing was changed.
-            TableAltered: See `check_removals`; nothing was changed.
-            TableReplaced: The table is older than `seen`, or some of the files
-                have disappeared; nothing was changed.
             UnreadableFile: A file with rows to replace cannot be read; nothing was changed.
-            TransactionConflict: Another process committed this transaction first.
-            TableConflict: A conflicting commit was first; nothing was changed.
-            EngineFailed: The commit failed, or its answer was lost.
         """
         try:
             # Delta refuses the commit if a later one conflicts with this version.
@@ -446,7 +341,9 @@ class DeltaDataTable:
 
     def _committed_by_other(self, plan: Plan) -> bool:
         try:
-            return self.has_transaction(plan)
+            with translate_delta_errors(self._uri):
+                table = open_if_exists(self._uri)
+                return table is not None and commit_log.has_transaction(table, plan)
         except TidemarkError:
             return False
 
@@ -478,21 +375,10 @@ class DeltaDataTable:
         check_readable(self._uri, files_with_plan(table, plan.sequence)[1])
 
     def remove_rows(self, plan: Plan, epoch: int, seen: TableState) -> tuple[int, int]:
-        """Remove a plan's rows. Returns their number, and the version that removed the last ones.
+        """Remove a plan's rows; see `DataTable.remove_rows`.
 
         Removes files with rows of this plan only without reading them, so an unreadable file can
-        be undone.
-
-        Args:
-            plan: The plan.
-            epoch: The epoch of the decision, which a repair fences (see `fence_chains`).
-            seen: The state that was compared with the ledger.
-
-        Raises:
-            RemovalFenced: The epoch is fenced.
-            TableAltered: See `check_removals`; some rows may be removed.
-            TableReplaced: The table is older than `seen`.
-            TableConflict: Other processes changed the table in every attempt.
+        be undone. After `TableAltered`, some rows may be removed.
         """
         if open_if_exists(self._uri) is None:
             return 0, 0
@@ -638,7 +524,7 @@ class DataTableSnapshot:
 
     def stored_bytes(self, sequence: int | None = None) -> int | None:
         """Return the bytes of all files; of one plan, of its own files."""
-        return row_queries.stored_bytes(self._table, sequence)
+        return stored_bytes(self._table, sequence)
 
     def commits(self, limit: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Return those of the newest commits that have metadata, newest first."""

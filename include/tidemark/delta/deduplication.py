@@ -37,61 +37,52 @@ class DeduplicationResult:
     unread_files: int = 0
 
 
-class Deduplication:
-    """Leaves one of the copies of each row of a data table.
+def deduplicate(uri: str, pipeline: str, *, dry_run: bool = False) -> DeduplicationResult:
+    """Leave one of the copies of each row of a data table: rewrite the files with copies.
+
+    Makes one commit, only if all of these files are still in the table. Otherwise it searches
+    the new version.
 
     Args:
         uri: The table.
         pipeline: The pipeline whose table it must be.
+        dry_run: Only count the copies.
+
+    Raises:
+        ForeignTable: It is not the pipeline's table.
+        DuplicatesDiffer: Rows with one key are not copies; nothing was changed.
+        UnreadableFile: A file of the table cannot be read; nothing was changed.
+        TableConflict: Other commits removed the files in each try; nothing was changed.
     """
+    with translate_read_errors(uri, "removing duplicate rows"):
+        return retry_on_conflict(lambda: _without_copies(uri, pipeline, dry_run=dry_run))
 
-    def __init__(self, uri: str, pipeline: str) -> None:
-        self._uri = uri
-        self._pipeline = pipeline
 
-    def run(self, *, dry_run: bool = False) -> DeduplicationResult:
-        """Rewrite the files with duplicate rows without the copies.
-
-        Makes one commit, only if all of these files are still in the table. Otherwise it searches
-        the new version.
-
-        Args:
-            dry_run: Only count the copies.
-
-        Raises:
-            ForeignTable: It is not the pipeline's table.
-            DuplicatesDiffer: Rows with one key are not copies; nothing was changed.
-            UnreadableFile: A file of the table cannot be read; nothing was changed.
-            TableConflict: Other commits removed the files in each try; nothing was changed.
-        """
-        with translate_read_errors(self._uri, "removing duplicate rows"):
-            return retry_on_conflict(lambda: self._without_copies(dry_run=dry_run))
-
-    def _without_copies(self, *, dry_run: bool) -> DeduplicationResult:
-        table = open_if_exists(self._uri)
-        if table is None:
-            return DeduplicationResult(rows=0)
-        check_owner(table, self._uri, self._pipeline)
-        files, live = table_filesystem(self._uri), live_files(table)
-        found = DuplicateSearch(files, live, self._pipeline).find()
-        copies = DeduplicationResult(
-            rows=sum(map(len, found.values())), unread_files=len(unsupported_files(table, live))
-        )
-        if dry_run or not copies.rows:
-            return copies
-        added = all_written(
-            files,
-            (
-                write_without(files, live[number], partial(_without, rows=rows))
-                for number, rows in found.items()
-            ),
-        )
-        rewrite = Rewrite(
-            replaced=tuple(live[number] for number in found),
-            added=tuple(new for new in added if new.records),
-        )
-        Compaction(self._uri).commit([rewrite])
+def _without_copies(uri: str, pipeline: str, *, dry_run: bool) -> DeduplicationResult:
+    table = open_if_exists(uri)
+    if table is None:
+        return DeduplicationResult(rows=0)
+    check_owner(table, uri, pipeline)
+    files, live = table_filesystem(uri), live_files(table)
+    found = DuplicateSearch(files, live, pipeline).find()
+    copies = DeduplicationResult(
+        rows=sum(map(len, found.values())), unread_files=len(unsupported_files(table, live))
+    )
+    if dry_run or not copies.rows:
         return copies
+    added = all_written(
+        files,
+        (
+            write_without(files, live[number], partial(_without, rows=rows))
+            for number, rows in found.items()
+        ),
+    )
+    rewrite = Rewrite(
+        replaced=tuple(live[number] for number in found),
+        added=tuple(new for new in added if new.records),
+    )
+    Compaction(uri).commit([rewrite])
+    return copies
 
 
 def _without(batches: Iterator[pa.RecordBatch], rows: pa.Array) -> Iterator[pa.RecordBatch]:

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
 
-from tidemark.core.errors import CaseTexts, TerminalError, TidemarkError, TransientError
+from tidemark.core.errors import (
+    CaseTexts,
+    PipelineError,
+    TerminalError,
+    TidemarkError,
+    TransientError,
+)
 from tidemark.core.texts import comma_list
 from tidemark.spec.ref import PipelineKind, PipelineRef
 
@@ -113,10 +119,9 @@ class CommitConflict(TransientError):
 
 
 @dataclass(kw_only=True, eq=False)
-class ControlConflict(CommitConflict):
+class ControlConflict(PipelineError, CommitConflict):
     """Another process updated the pipeline's control events before a commit or during a read."""
 
-    pipeline: str
     event_number: int
 
     problem = (
@@ -127,10 +132,9 @@ class ControlConflict(CommitConflict):
 
 
 @dataclass(kw_only=True, eq=False)
-class TransactionConflict(CommitConflict):
+class TransactionConflict(PipelineError, CommitConflict):
     """Another process committed a plan's transaction concurrently."""
 
-    pipeline: str
     sequence: int
 
     problem = "Plan {sequence} of pipeline {pipeline!r} was committed concurrently."
@@ -206,10 +210,9 @@ class TableConflict(CommitConflict):
 
 
 @dataclass(kw_only=True, eq=False)
-class RemovalFenced(CommitConflict):
+class RemovalFenced(PipelineError, CommitConflict):
     """A repair of the control table began after the decision to remove rows of a plan."""
 
-    pipeline: str
     sequence: int
 
     problem = (
@@ -488,11 +491,10 @@ class TableReplaced(TransientError):
 
 
 @dataclass(kw_only=True, eq=False)
-class DuplicatesDiffer(TerminalError):
+class DuplicatesDiffer(PipelineError, TerminalError):
     """Rows of a data table have the same topic id, partition, offset and plan, and differ.
 
     Attributes:
-        pipeline: Pipeline name.
         topic_id: Incarnation of the topic.
         partition: Partition number.
         offset: The offset of both rows.
@@ -500,7 +502,6 @@ class DuplicatesDiffer(TerminalError):
         columns: Columns in which the rows differ.
     """
 
-    pipeline: str
     topic_id: str
     partition: int
     offset: int

@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,10 +25,10 @@ from tidemark.delta.copied_tables import for_writing
 from tidemark.delta.delta_errors import translates_delta_errors
 from tidemark.delta.errors import TableConflict
 from tidemark.delta.landed_files import added_file, lost_file
-from tidemark.delta.live_files import LiveFile, files_at
+from tidemark.delta.live_files import files_at
 from tidemark.delta.replacement import spooled_reader, table_batches
 from tidemark.delta.row_queries import any_of, offsets_condition
-from tidemark.delta.row_removal import RowRemoval, at_offsets, of_plan
+from tidemark.delta.row_removal import remove_rows
 from tidemark.delta.storage import folder_of
 from tidemark.delta.table_checks import check_owner, check_removals
 from tidemark.delta.table_io import newest_table, open_if_exists, query_rows, utc_datetime
@@ -366,25 +365,10 @@ class NotedVersion:
     def _replace_in_files(self, newest: DeltaTable, metadata: str, change: RowChange) -> int:
         def checked(version: DeltaTable) -> Change:
             self._check_follows(version)
-            return Change(actions=_actions(change), metadata=metadata, count=0, is_needed=True)
+            return Change(actions=_actions(change), metadata=metadata, count=0)
 
-        def may_have(version: DeltaTable) -> Sequence[LiveFile]:
-            return files_at(version, union_by_partition(change.removed.values()))
-
-        def is_removed(rows: pa.RecordBatch) -> pa.Array:
-            import pyarrow.compute as pc
-
-            own = [
-                pc.and_(of_plan(batch.sequence)(rows), at_offsets(batch.topic_id, spans)(rows))
-                for batch, spans in change.removed.items()
-            ]
-            return reduce(pc.or_, own)
-
-        def conflict(_: str) -> TableConflict:
-            return TableConflict.of_version(self._uri, self._table.version())
-
-        removal = RowRemoval(may_have=may_have, is_removed=is_removed, conflict=conflict)
-        return removal.commit(newest, checked)[1]
+        conflict = TableConflict.of_version(self._uri, self._table.version())
+        return remove_rows(newest, change.removed, checked, conflict)
 
     def _notes(self, commits: Sequence[dict[str, Any]]) -> Mapping[int, object]:
         """Return the notes of some commits by version."""

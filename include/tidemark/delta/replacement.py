@@ -18,7 +18,7 @@ from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.plan import Plan
 from tidemark.delta.copied_tables import for_writing
 from tidemark.delta.local_files import translate_os_errors
-from tidemark.delta.row_queries import offsets_condition, spans_with_rows
+from tidemark.delta.row_queries import offsets_condition, spans_where
 from tidemark.delta.storage import folder_of
 from tidemark.delta.table_properties import WRITER_PROPERTIES
 
@@ -103,7 +103,7 @@ def spooled_reader(
 
 def check_no_rows_lost(table: DeltaTable, plan: Plan, files: Sequence[DataFile]) -> None:
     """Raise `PlanCannotLand` if a replacement removes a row without a new row at its offset."""
-    before = spans_with_rows(table, plan.topic_id, plan.spans())
+    before = spans_where(table, offsets_condition(plan.topic_id, plan.spans()))
     after = spans_in_files(folder_of(table.table_uri), files)
     lost = [
         (partition, span.start, span.end)

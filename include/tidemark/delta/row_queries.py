@@ -14,13 +14,249 @@ from deltalake.schema import PrimitiveType
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.core.table_state import RowOrigin, RowRange, TableSize
-from tidemark.delta.table_io import query_rows, query_table, utc_datetime
+from tidemark.delta.delta_errors import translates_delta_errors
+from tidemark.delta.table_io import open_if_exists, query_rows, query_table, utc_datetime
 from tidemark.delta.widened_maps import has_widened_maps, widened_batches, widened_schema
 
 
-def plan_spans(table: DeltaTable, sequence: int) -> Mapping[int, SpanSet]:
-    """Return the offsets with a row of one plan, by partition."""
-    return spans_where(table, f"plan_sequence = {sequence}")
+@translates_delta_errors
+class RowQueries:
+    """Queries on the rows of the newest version of a data table, which may not exist.
+
+    Args:
+        uri: The table.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def size(self) -> TableSize:
+        """Return the number and the size of rows of the newest version, by the log."""
+        table = open_if_exists(self._uri)
+        return TableSize(records=0, bytes=0) if table is None else table_size(table)
+
+    def row_count(self) -> int | None:
+        """Return the number of rows, without those that deletion vectors remove."""
+        table = open_if_exists(self._uri)
+        return 0 if table is None else row_count(table)
+
+    def files_with(self, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
+        """Count the files that may contain rows at some offsets, by statistics."""
+        table = open_if_exists(self._uri)
+        if table is None:
+            return 0
+        return len(table.file_uris(file_pruning_predicate=offsets_condition(topic_id, spans)))
+
+    def row_ranges(self) -> tuple[RowRange, ...]:
+        """Return the ranges of rows, by plan, incarnation and partition.
+
+        A range ends where a row of another plan follows.
+        """
+        table = open_if_exists(self._uri)
+        if table is None:
+            return ()
+
+        def ranges(island: str) -> tuple[RowRange, ...]:
+            return tuple(
+                RowRange(**row) for row in query_rows(table, _ROW_RANGES.format(island=island))
+            )
+
+        whole = ranges("0")
+        # Sort the table only if plans interleave.
+        return ranges(_ISLAND) if _interleaved(whole) else whole
+
+    def row_origins(self, bounds: Span) -> tuple[RowOrigin, ...]:
+        """Count rows at some offsets by their origin: plan, topic, partition and time."""
+        table = open_if_exists(self._uri)
+        if table is None:
+            return ()
+        condition = f'"offset" >= {bounds.start} AND "offset" < {bounds.end}'
+        found = query_rows(
+            table,
+            f"""
+            SELECT plan_sequence AS sequence, topic, topic_id, partition,
+                   arrow_cast(ingested_at, 'Int64') AS micros, min("offset") AS first,
+                   count(*) AS rows
+            FROM t WHERE {condition}
+            GROUP BY plan_sequence, topic, topic_id, partition, micros
+            ORDER BY plan_sequence, partition, first
+            """,
+            condition,
+        )
+        return tuple(RowOrigin(ingested_at=utc_datetime(row.pop("micros")), **row) for row in found)
+
+    def spans_with_rows(self, topic_id: str, spans: Mapping[int, SpanSet]) -> Mapping[int, SpanSet]:
+        """Return the offsets in `spans` with a row, by partition."""
+        table = open_if_exists(self._uri)
+        return {} if table is None else spans_where(table, offsets_condition(topic_id, spans))
+
+    def spans_by_plan(
+        self, topic_id: str, partition: int, window: Span, most: int
+    ) -> Mapping[int, SpanSet] | None:
+        """Return the offsets with a row of each plan in a window of one partition.
+
+        Rows without a plan number are under 0, which no plan has.
+
+        Args:
+            topic_id: Incarnation of the topic.
+            partition: Partition number.
+            window: The offsets.
+            most: Maximum number of spans in all sets.
+
+        Returns:
+            None if there are more spans.
+        """
+        table = open_if_exists(self._uri)
+        if table is None:
+            return {}
+        condition = offsets_condition(topic_id, {partition: SpanSet((window,))})
+        islands = query_table(
+            table,
+            f"""
+            SELECT sequence AS key, min(place) AS first, max(place) AS last
+            FROM (
+                SELECT sequence, place,
+                       place - row_number() OVER (PARTITION BY sequence ORDER BY place) AS island
+                FROM (SELECT DISTINCT coalesce(plan_sequence, 0) AS sequence, "offset" AS place
+                      FROM t WHERE {condition})
+            )
+            GROUP BY sequence, island
+            LIMIT {most + 1}
+            """,
+            condition,
+        )
+        return None if islands.num_rows > most else _spans_by_key(islands)
+
+    def count_offsets(self, topic_id: str, partition: int, span: Span, sequence: int) -> int:
+        """Return the number of offsets of a span with a row of one plan."""
+        table = open_if_exists(self._uri)
+        if table is None:
+            return 0
+        condition = offsets_condition(topic_id, {partition: SpanSet((span,))})
+        (row,) = query_rows(
+            table,
+            f"""
+            SELECT count(DISTINCT "offset") AS offsets FROM t
+            WHERE plan_sequence = {sequence} AND {condition}
+            """,
+            condition,
+        )
+        return int(row["offsets"])
+
+    def offsets_at(self, topic_id: str, partition: int, span: Span) -> list[int]:
+        """Return the offset of each row in a span of a partition."""
+        table = open_if_exists(self._uri)
+        if table is None:
+            return []
+        places = offsets_condition(topic_id, {partition: SpanSet((span,))})
+        found = query_rows(
+            table, f'SELECT "offset" AS place FROM t WHERE {places} ORDER BY place', places
+        )
+        return [row["place"] for row in found]
+
+    def rows_of(self, topic_id: str, partition: int, span: Span) -> Iterator[tuple[int, LogRecord]]:
+        """Return plan and record of the rows in a span of a partition, in offset order."""
+        return self.rows_at(topic_id, {partition: SpanSet((span,))})
+
+    def rows_at(
+        self, topic_id: str, spans: Mapping[int, SpanSet]
+    ) -> Iterator[tuple[int, LogRecord]]:
+        """Return plan and record of the rows at some offsets, by partition and offset."""
+        table = open_if_exists(self._uri)
+        return iter(()) if table is None else _rows_at(table, topic_id, spans)
+
+    def last_rows(
+        self, topic_id: str, spans: Mapping[int, SpanSet], most: int
+    ) -> Mapping[int, Sequence[LogRecord]]:
+        """Return the rows with the highest offsets of some spans, by partition, highest first.
+
+        Searches a window at the end of the spans, and a wider window if it has no row. Statistics
+        exclude all other files and row groups from the query. Rows before the widest window are not
+        found.
+        """
+        table = open_if_exists(self._uri)
+        if table is None:
+            return {}
+        found: dict[int, list[LogRecord]] = {}
+        left = dict(spans)
+        window = _FIRST_WINDOW
+        for _ in range(_WINDOWS):
+            if not left:
+                break
+            near = {
+                p: some.within(Span(max(0, some.spans[-1].end - window), some.spans[-1].end))
+                for p, some in left.items()
+            }
+            condition = offsets_condition(topic_id, near)
+            rows = query_rows(
+                table,
+                f"""
+                SELECT partition, {_record_columns(table)} FROM t JOIN (
+                    SELECT partition AS p, "offset" AS o FROM (
+                        SELECT partition, "offset", row_number() OVER (
+                            PARTITION BY partition ORDER BY "offset" DESC) AS place
+                        FROM t WHERE {condition}
+                    ) WHERE place <= {most}
+                ) ON partition = p AND "offset" = o
+                WHERE {condition}
+                ORDER BY "offset" DESC
+                """,
+                condition,
+            )
+            for row in rows:
+                found.setdefault(row["partition"], []).append(_record(row["partition"], row))
+            left = {p: some for p, some in left.items() if p not in found and near[p] != some}
+            window *= 50
+        return found
+
+    def values_at(self, topic_id: str, partition: int, span: Span) -> list[dict[str, Any]]:
+        """Return all columns of the rows at some offsets as Python values, in offset order.
+
+        A value that Python cannot represent, such as a date after the year 9999, becomes a text in
+        angle brackets.
+        """
+        table = open_if_exists(self._uri)
+        if table is None:
+            return []
+        condition = offsets_condition(topic_id, {partition: SpanSet((span,))})
+        found = _rows_with_maps(table, topic_id, partition, span, condition)
+        if found is None:
+            found = query_table(
+                table,
+                f'SELECT * FROM t WHERE {condition} ORDER BY "offset", plan_sequence',
+                condition,
+            )
+        columns = [_python_values(found.column(name)) for name in found.column_names]
+        names = found.column_names
+        return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+    def bytes_to_read(self, partition: int, window: Span, most: int) -> int:
+        """Return the bytes of files that may have rows of a window, by their statistics.
+
+        If a few files have more bytes than `most`, counts their row groups instead, because the
+        engine skips row groups by the same statistics.
+        """
+        table = open_if_exists(self._uri)
+        if table is None:
+            return 0
+        return _bytes_of_rows(table, partition, window, most, lambda rows: rows.size)
+
+    def bytes_to_scan(self, partition: int, window: Span, most: int) -> int:
+        """Return the most bytes of offsets and plan numbers that a query of a window decodes.
+
+        Counts files or row groups, as `bytes_to_read`. A file without a row count counts as a
+        whole.
+        """
+        table = open_if_exists(self._uri)
+        if table is None:
+            return 0
+        return _bytes_of_rows(
+            table,
+            partition,
+            window,
+            most,
+            lambda rows: rows.size if rows.records is None else rows.records * _PLACE_BYTES,
+        )
 
 
 def spans_where(table: DeltaTable, condition: str) -> Mapping[int, SpanSet]:
@@ -55,58 +291,6 @@ def _spans_by_key(islands: Any) -> Mapping[int, SpanSet]:
     )
 
 
-def spans_by_plan(
-    table: DeltaTable, topic_id: str, partition: int, window: Span, most: int
-) -> Mapping[int, SpanSet] | None:
-    """Return the offsets with a row of each plan in a window of one partition of an incarnation.
-
-    Rows without a plan number are under 0, which no plan has.
-
-    Args:
-        table: The data table.
-        topic_id: Incarnation of the topic.
-        partition: Partition number.
-        window: The offsets.
-        most: Maximum number of spans in all sets.
-
-    Returns:
-        None if there are more spans.
-    """
-    condition = offsets_condition(topic_id, {partition: SpanSet((window,))})
-    islands = query_table(
-        table,
-        f"""
-        SELECT sequence AS key, min(place) AS first, max(place) AS last
-        FROM (
-            SELECT sequence, place,
-                   place - row_number() OVER (PARTITION BY sequence ORDER BY place) AS island
-            FROM (SELECT DISTINCT coalesce(plan_sequence, 0) AS sequence, "offset" AS place
-                  FROM t WHERE {condition})
-        )
-        GROUP BY sequence, island
-        LIMIT {most + 1}
-        """,
-        condition,
-    )
-    return None if islands.num_rows > most else _spans_by_key(islands)
-
-
-def count_offsets(
-    table: DeltaTable, topic_id: str, partition: int, span: Span, sequence: int
-) -> int:
-    """Return the number of offsets of a span with a row of one plan."""
-    condition = offsets_condition(topic_id, {partition: SpanSet((span,))})
-    (row,) = query_rows(
-        table,
-        f"""
-        SELECT count(DISTINCT "offset") AS offsets FROM t
-        WHERE plan_sequence = {sequence} AND {condition}
-        """,
-        condition,
-    )
-    return int(row["offsets"])
-
-
 class _Rows(NamedTuple):
     """Rows of a file or of a row group.
 
@@ -122,32 +306,8 @@ class _Rows(NamedTuple):
 _FEW_FILES = 20
 """Number of files whose footers `bytes_to_read` and `bytes_to_scan` read."""
 
-
-def bytes_to_read(table: DeltaTable, partition: int, window: Span, most: int) -> int:
-    """Return the bytes of files that may have rows of a window, by their statistics.
-
-    If a few files have more bytes than `most`, counts their row groups instead, because the engine
-    skips row groups by the same statistics.
-    """
-    return _bytes_of_rows(table, partition, window, most, lambda rows: rows.size)
-
-
 _PLACE_BYTES = 16
 """Bytes of the offset and the plan number of a row."""
-
-
-def bytes_to_scan(table: DeltaTable, partition: int, window: Span, most: int) -> int:
-    """Return the most bytes of offsets and plan numbers that a query of a window decodes.
-
-    Counts files or row groups, as `bytes_to_read`. A file without a row count counts as a whole.
-    """
-    return _bytes_of_rows(
-        table,
-        partition,
-        window,
-        most,
-        lambda rows: rows.size if rows.records is None else rows.records * _PLACE_BYTES,
-    )
 
 
 def _bytes_of_rows(
@@ -228,46 +388,6 @@ def any_of(conditions: Sequence[str]) -> str:
         return " OR ".join(conditions) or "false"
     middle = len(conditions) // 2
     return f"({any_of(conditions[:middle])}) OR ({any_of(conditions[middle:])})"
-
-
-def spans_with_rows(
-    table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]
-) -> Mapping[int, SpanSet]:
-    """Return the offsets in `spans` with a row, by partition."""
-    return spans_where(table, offsets_condition(topic_id, spans))
-
-
-def offsets_at(table: DeltaTable, topic_id: str, partition: int, span: Span) -> list[int]:
-    """Return the offset of each row in a span of a partition."""
-    places = offsets_condition(topic_id, {partition: SpanSet((span,))})
-    found = query_rows(
-        table, f'SELECT "offset" AS place FROM t WHERE {places} ORDER BY place', places
-    )
-    return [row["place"] for row in found]
-
-
-def files_with(table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]) -> int:
-    """Count the files that may contain rows of an incarnation at some offsets, by statistics."""
-    return len(table.file_uris(file_pruning_predicate=offsets_condition(topic_id, spans)))
-
-
-def values_at(table: DeltaTable, topic_id: str, partition: int, span: Span) -> list[dict[str, Any]]:
-    """Return all columns of the rows at some offsets as Python values, in offset order.
-
-    A value that Python cannot represent, such as a date after the year 9999, becomes a text in
-    angle brackets.
-    """
-    condition = offsets_condition(topic_id, {partition: SpanSet((span,))})
-    found = _rows_with_maps(table, topic_id, partition, span, condition)
-    if found is None:
-        found = query_table(
-            table,
-            f'SELECT * FROM t WHERE {condition} ORDER BY "offset", plan_sequence',
-            condition,
-        )
-    columns = [_python_values(found.column(name)) for name in found.column_names]
-    names = found.column_names
-    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def _rows_with_maps(
@@ -377,22 +497,6 @@ def _deleted(table: DeltaTable) -> int:
     return int(pc.sum(pc.invert(kept), min_count=0).as_py())
 
 
-def row_ranges(table: DeltaTable) -> tuple[RowRange, ...]:
-    """Return the ranges of rows, by plan, incarnation and partition.
-
-    A range ends where a row of another plan follows.
-    """
-
-    def ranges(island: str) -> tuple[RowRange, ...]:
-        return tuple(
-            RowRange(**row) for row in query_rows(table, _ROW_RANGES.format(island=island))
-        )
-
-    whole = ranges("0")
-    # Sort the table only if plans interleave.
-    return ranges(_ISLAND) if _interleaved(whole) else whole
-
-
 _ROW_RANGES = """
     SELECT plan_sequence AS sequence, topic_id, partition,
            min("offset") AS first, max("offset") AS last, count(*) AS rows
@@ -421,80 +525,14 @@ def _interleaved(whole: Sequence[RowRange]) -> bool:
     )
 
 
-def row_origins(table: DeltaTable, bounds: Span) -> tuple[RowOrigin, ...]:
-    """Count rows at some offsets by their origin: plan, topic, partition and time."""
-    condition = f'"offset" >= {bounds.start} AND "offset" < {bounds.end}'
-    found = query_rows(
-        table,
-        f"""
-        SELECT plan_sequence AS sequence, topic, topic_id, partition,
-               arrow_cast(ingested_at, 'Int64') AS micros, min("offset") AS first, count(*) AS rows
-        FROM t WHERE {condition}
-        GROUP BY plan_sequence, topic, topic_id, partition, micros
-        ORDER BY plan_sequence, partition, first
-        """,
-        condition,
-    )
-    return tuple(RowOrigin(ingested_at=utc_datetime(row.pop("micros")), **row) for row in found)
-
-
 _FIRST_WINDOW = 1_000
 _WINDOWS = 4
 
 
-def last_rows(
-    table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet], most: int
-) -> Mapping[int, Sequence[LogRecord]]:
-    """Return the rows with the highest offsets of some spans, by partition, highest first.
-
-    Searches a window at the end of the spans, and a wider window if it has no row. Statistics
-    exclude all other files and row groups from the query. Rows before the widest window are not
-    found.
-    """
-    found: dict[int, list[LogRecord]] = {}
-    left = dict(spans)
-    window = _FIRST_WINDOW
-    for _ in range(_WINDOWS):
-        if not left:
-            break
-        near = {
-            p: some.within(Span(max(0, some.spans[-1].end - window), some.spans[-1].end))
-            for p, some in left.items()
-        }
-        condition = offsets_condition(topic_id, near)
-        rows = query_rows(
-            table,
-            f"""
-            SELECT partition, {_record_columns(table)} FROM t JOIN (
-                SELECT partition AS p, "offset" AS o FROM (
-                    SELECT partition, "offset", row_number() OVER (
-                        PARTITION BY partition ORDER BY "offset" DESC) AS place
-                    FROM t WHERE {condition}
-                ) WHERE place <= {most}
-            ) ON partition = p AND "offset" = o
-            WHERE {condition}
-            ORDER BY "offset" DESC
-            """,
-            condition,
-        )
-        for row in rows:
-            found.setdefault(row["partition"], []).append(_record(row["partition"], row))
-        left = {p: some for p, some in left.items() if p not in found and near[p] != some}
-        window *= 50
-    return found
-
-
-def rows_of(
-    table: DeltaTable, topic_id: str, partition: int, span: Span
-) -> Iterator[tuple[int, LogRecord]]:
-    """Iterate over plan and record of the rows in a span of a partition, in offset order."""
-    return rows_at(table, topic_id, {partition: SpanSet((span,))})
-
-
-def rows_at(
+def _rows_at(
     table: DeltaTable, topic_id: str, spans: Mapping[int, SpanSet]
 ) -> Iterator[tuple[int, LogRecord]]:
-    """Iterate over plan and record of the rows at some offsets, by partition and offset."""
+    """Iterate over plan and record of rows, by partition and offset."""
     places = offsets_condition(topic_id, spans)
     found = query_rows(
         table,

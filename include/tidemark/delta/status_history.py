@@ -11,30 +11,26 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from arro3.core import DataType, Field, Schema
+from arro3.core import Field, Schema
 from deltalake import DeltaTable
 
+from tidemark.delta import status_table
 from tidemark.delta.checked_commits import Change, commit_checked
 from tidemark.delta.delta_errors import translate_delta_errors
 from tidemark.delta.live_files import live_files
 from tidemark.delta.shared_tables import append_shared
-from tidemark.delta.table_io import DATE, TIMESTAMP, arrow_table, open_if_exists, query_rows
+from tidemark.delta.table_io import DATE, arrow_table, open_if_exists, query_rows
 
 RETENTION = timedelta(days=30)
 """Maintenance removes days that ended longer ago."""
 
+_CHANGING = ("lag", "held_back", "lag_seconds", "runway_seconds", "new_offsets_per_second")
+
 COLUMNS = Schema(
     [
-        Field("pipeline", DataType.utf8(), nullable=False),
-        Field("checked_at", TIMESTAMP, nullable=False),
+        *(status_table.COLUMNS.field(name) for name in ("pipeline", "checked_at")),
         Field("day", DATE, nullable=False),
-        Field("lag", DataType.int64(), nullable=True),
-        Field("held_back", DataType.int64(), nullable=True),
-        Field("lag_seconds", DataType.float64(), nullable=True),
-        Field("runway_seconds", DataType.float64(), nullable=True),
-        Field("new_offsets_per_second", DataType.float64(), nullable=True),
-        Field("records", DataType.int64(), nullable=True),
-        Field("state", DataType.utf8(), nullable=True),
+        *(status_table.COLUMNS.field(name) for name in (*_CHANGING, "records", "state")),
     ]
 )
 """The columns of the status table that change with time, and the day of `checked_at` in UTC."""

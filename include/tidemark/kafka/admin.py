@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 from tidemark.core.errors import TidemarkError
-from tidemark.core.suggestions import similar_names
+from tidemark.core.texts import similar_names
 from tidemark.kafka.errors import (
     KafkaFailure,
     KafkaRefused,

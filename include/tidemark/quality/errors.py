@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tidemark.core.errors import ExitCode, TidemarkError
+from tidemark.core.errors import ExitCode, PipelineError
 
 
 @dataclass(kw_only=True, eq=False)
-class QualityFailed(TidemarkError):
+class QualityFailed(PipelineError):
     """A critical check failed on a landed batch. The data stays landed and is not published."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.QUALITY_FAILED
 
-    pipeline: str
     sequence: int
     failed: tuple[str, ...]
     data_docs: str | None

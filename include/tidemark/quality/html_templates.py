@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from tidemark.core.visible_text import visible
+from tidemark.core.texts import visible
 
 TEMPLATES = Path(__file__).parent / "templates"
 """Templates of the report and of Data Docs, and the style sheet of all pages."""

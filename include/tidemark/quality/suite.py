@@ -19,7 +19,7 @@ from typing import Any
 import jsonschema
 
 from tidemark.core.errors import SetupError
-from tidemark.core.suggestions import did_you_mean, some_of
+from tidemark.core.texts import did_you_mean, some_of
 from tidemark.quality.check_results import Severity
 from tidemark.quality.checks import BUILT_IN_CHECKS, BuiltInCheck
 from tidemark.spec.errors import Problem, SpecError

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from tidemark.core.errors import TerminalError
-from tidemark.core.suggestions import did_you_mean, some_of
+from tidemark.core.errors import PipelineError, TerminalError
+from tidemark.core.texts import did_you_mean, some_of
 
 
 @dataclass(kw_only=True, eq=False)
@@ -115,10 +115,9 @@ class FileExists(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class UnknownPipeline(TerminalError):
+class UnknownPipeline(PipelineError, TerminalError):
     """A pipeline name that no spec has."""
 
-    pipeline: str
     known: tuple[str, ...]
 
     problem = "No pipeline is named {pipeline!r}{suggestion}; {pipelines}."

@@ -28,7 +28,7 @@ from pydantic.fields import FieldInfo
 
 from tidemark.core.errors import TidemarkError
 from tidemark.core.publication import PublishRule
-from tidemark.core.suggestions import did_you_mean, some_of
+from tidemark.core.texts import did_you_mean, some_of
 from tidemark.core.watermarks import IsolationLevel
 from tidemark.spec import bounded_yaml
 from tidemark.spec.decode import (

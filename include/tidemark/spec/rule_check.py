@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidemark.core.suggestions import did_you_mean
+from tidemark.core.texts import did_you_mean
 from tidemark.spec.decode import DecodeSpec, Part
 from tidemark.spec.fields import Decimal, FieldType, ListOf, Struct
 from tidemark.spec.flattening import OWN_COLUMNS, TOMBSTONE

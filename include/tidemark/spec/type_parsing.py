@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.core.suggestions import did_you_mean
+from tidemark.core.texts import did_you_mean
 from tidemark.spec.fields import FIELD_NAME, Decimal, FieldType, ListOf, Struct
 
 PRIMITIVES = ("string", "boolean", "integer", "long", "double", "date", "timestamp")

@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 import duckdb
 
 from tidemark.core.errors import TidemarkError
-from tidemark.core.texts import comma_list
-from tidemark.core.visible_text import visible
+from tidemark.core.texts import comma_list, visible
 from tidemark.delta.delta_dataset import DeltaDataset
 from tidemark.delta.delta_errors import translate_delta_errors
 from tidemark.delta.errors import ForeignTable

@@ -421,7 +421,7 @@ def test_values_whose_schema_is_not_stored_are_named_as_not_compared(tmp_path: P
     lake = TypedLake(tmp_path, decode=decode, registry=Registry())
     lake.land_values([framed(1, 10), framed(2, 20)])
     lake.run()
-    DeltaTable(lake.root / "schemas").delete("schema_id = 2")
+    DeltaTable(lake.root / "control" / "schemas").delete("schema_id = 2")
     found = lake.verifier.verify()
     found.check()
     assert found.unjudged == {"value: schema 2 is not stored": 1}

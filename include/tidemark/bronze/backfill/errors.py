@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import Self
 
 from tidemark.bronze.ingest.errors import PlanStillOpen
-from tidemark.core.errors import CaseTexts, TerminalError, TransientError
+from tidemark.core.errors import CaseTexts, PipelineError, TerminalError, TransientError
 
 
 @dataclass(kw_only=True, eq=False)
-class BackfillAhead(TransientError):
+class BackfillAhead(PipelineError, TransientError):
     """A requested backfill waits until the open backfill plan of the pipeline has landed."""
 
-    pipeline: str
     sequence: int
     state: str
 
@@ -63,10 +62,9 @@ class BackfillTooLarge(CaseTexts, TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class BackfillUnfinished(TerminalError):
+class BackfillUnfinished(PipelineError, TerminalError):
     """All chunks of a backfill were tried, and some are not completely in the table."""
 
-    pipeline: str
     requested_by: str
     chunks: tuple[int, ...]
 

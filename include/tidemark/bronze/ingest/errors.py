@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from tidemark.core.errors import (
+    PipelineError,
     TerminalError,
     TransientError,
     UnknownOutcomeError,
@@ -16,16 +17,14 @@ from tidemark.spec.ref import PipelineRef
 
 
 @dataclass(kw_only=True, eq=False)
-class PlanStillOpen(TerminalError):
+class PlanStillOpen(PipelineError, TerminalError):
     """The plan is open: it must land, or be abandoned, before the command can continue.
 
     Attributes:
-        pipeline: Pipeline name.
         sequence: Plan number.
         state: The plan's state and what it prevents, as a predicate.
     """
 
-    pipeline: str
     sequence: int
     state: str
 
@@ -56,10 +55,9 @@ class PlanStillOpen(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class CommitNotFound(UnknownOutcomeError):
+class CommitNotFound(PipelineError, UnknownOutcomeError):
     """A plan was committed, but the log of the data table does not contain it."""
 
-    pipeline: str
     sequence: int
     seen: str
 
@@ -70,17 +68,15 @@ class CommitNotFound(UnknownOutcomeError):
 
 
 @dataclass(kw_only=True, eq=False)
-class PlanCancelled(TerminalError):
+class PlanCancelled(PipelineError, TerminalError):
     """The plan was abandoned or undone, and cannot land.
 
     Attributes:
-        pipeline: Name of the pipeline.
         sequence: Plan number.
         event: `abandoned` or `undone`.
         reason: The operator's reason.
     """
 
-    pipeline: str
     sequence: int
     event: str
     reason: str
@@ -96,10 +92,9 @@ class PlanCancelled(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class RecordsMissed(TransientError):
+class RecordsMissed(PipelineError, TransientError):
     """A plan landed without some records that Kafka shows."""
 
-    pipeline: str
     sequence: int
     records: int
     first: tuple[int, int]
@@ -121,10 +116,9 @@ class RecordsMissed(TransientError):
 
 
 @dataclass(kw_only=True, eq=False)
-class NoStartOffset(TerminalError):
+class NoStartOffset(PipelineError, TerminalError):
     """The spec has `start: none`, and the pipeline has no start offsets."""
 
-    pipeline: str
     topic: str
     partitions: tuple[int, ...]
 
@@ -139,13 +133,12 @@ class NoStartOffset(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class LogTruncated(TerminalError):
+class LogTruncated(PipelineError, TerminalError):
     """Kafka's records at landed offsets differ from the rows of the table.
 
     The log was truncated or restored, or another program changed the last landed row.
 
     Attributes:
-        pipeline: Pipeline name.
         topic: Topic name.
         partition: Partition number.
         offset: Next offset after the compared ones.
@@ -154,7 +147,6 @@ class LogTruncated(TerminalError):
         undo: Known landed plans with records that Kafka no longer has.
     """
 
-    pipeline: str
     topic: str
     partition: int
     offset: int
@@ -195,17 +187,15 @@ class LogTruncated(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class AlreadyStarted(TerminalError):
+class AlreadyStarted(PipelineError, TerminalError):
     """The pipeline has start offsets already.
 
     Attributes:
-        pipeline: Pipeline name.
         wanted: The requested start offsets as `partition:offset`.
         known: The recorded start offsets as `partition:offset`.
         reason: Their recorded reason.
     """
 
-    pipeline: str
     wanted: tuple[str, ...]
     known: tuple[str, ...]
     reason: str
@@ -238,10 +228,9 @@ class InvalidStart(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class DuplicateRows(TerminalError):
+class DuplicateRows(PipelineError, TerminalError):
     """The data table has more rows than its plans landed."""
 
-    pipeline: str
     rows: int
     landed: int
 
@@ -255,10 +244,9 @@ class DuplicateRows(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class RowsChanged(TerminalError):
+class RowsChanged(PipelineError, TerminalError):
     """A replacement covers a part of a landed range whose row count has changed."""
 
-    pipeline: str
     sequence: int
     partition: int
     start: int
@@ -290,16 +278,14 @@ class RowsChanged(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class NothingLanded(TerminalError):
+class NothingLanded(PipelineError, TerminalError):
     """The pipeline has not landed the records that a command needs.
 
     Attributes:
-        pipeline: Pipeline name.
         topic: Topic name.
         subject: The needed records, in the form "any record".
     """
 
-    pipeline: str
     topic: str
     subject: str = "any record"
 

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 
 from tidemark.bronze.ingest.errors import CommitNotFound
 from tidemark.bronze.ingest.ledgers import read_compared_ledger, recorded_plan, refuse_cancelled
+from tidemark.bronze.ingest.log_comparison import LogComparison
 from tidemark.bronze.ingest.ports import Ports
 from tidemark.bronze.ingest.protocols import Sink
 from tidemark.bronze.ingest.recorder import Recorder
-from tidemark.bronze.ingest.source import TopicSource
+from tidemark.core import plan_rules
 from tidemark.core.accounting import Landing
 from tidemark.core.errors import PlanCannotLand, TransientError
 from tidemark.core.ledger import Ledger
-from tidemark.core.plan import Plan
+from tidemark.core.plan import CommittablePlan, Plan, ReadablePlan
 from tidemark.core.table_state import TableState
+from tidemark.core.watermarks import TopicWatermarks
 from tidemark.delta.conflicts import retry_on_conflict
 from tidemark.delta.errors import TransactionConflict
 from tidemark.delta.opened_tables import reopen_tables, tables_opened_once
@@ -154,3 +156,50 @@ class PlanExecutor:
             return Recorder(ports=self.ports).record(ledger, plan, landing)
         # fence: reported-commit-is-looked-up
         raise CommitNotFound(pipeline=plan.pipeline, sequence=plan.sequence, seen="no such commit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSource:
+    """Checks the topic that a plan is read from."""
+
+    ports: Ports
+
+    def check_before_reading(self, plan: Plan, ledger: Ledger) -> ReadablePlan:
+        """Refuse a topic that lacks the planned records, or differs from the landed records.
+
+        The returned plan has the leader epochs of this check.
+
+        Raises:
+            TopicRecreated, EndBehindCommitted and so on: See `LogComparison.check_plan`.
+        """
+        watermarks = self._watermarks(plan)
+        LogComparison(ports=self.ports).check_plan(plan, ledger, watermarks)
+        # Every record that is read from now on has one of these epochs, or a newer one. So a later
+        # truncation before the end of the plan ends one of these epochs there.
+        epochs = {p: here.leader_epoch for p, here in watermarks.partitions.items()}
+        return ReadablePlan(plan.with_leader_epochs(epochs))
+
+    def check_before_commit(self, plan: ReadablePlan) -> CommittablePlan:
+        """Refuse files with records of a topic that was recreated while they were read.
+
+        Raises:
+            TopicRecreated and so on: See `plan_rules.check_same_topic`.
+        """
+        # fence: same-topic-before-commit
+        plan_rules.check_same_topic(plan, self._watermarks(plan))
+        return CommittablePlan(plan)
+
+    def raise_if_lost(self, plan: Plan) -> None:
+        """Raise the specific error if Kafka no longer has the planned records.
+
+        Raises:
+            LostRange, TopicRecreated and so on: See `plan_rules.check_readable`.
+        """
+        try:
+            watermarks = self._watermarks(plan)
+        except TransientError:
+            return
+        plan_rules.check_readable(plan, watermarks)
+
+    def _watermarks(self, plan: Plan) -> TopicWatermarks:
+        return self.ports.watermarks.topic_watermarks(plan.topic, plan.isolation_level)

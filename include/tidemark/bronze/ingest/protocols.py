@@ -125,7 +125,7 @@ class ControlReader(EventRows, Protocol):
         """Return the current state with every plan; empty for a pipeline without events."""
 
     def summary(self, pipeline: str) -> Ledger:
-        """Return the current state with totals in place of settled plans.
+        """Return the current state, in which totals may replace settled plans.
 
         The time to read it does not grow with the number of settled plans.
         """
@@ -133,7 +133,7 @@ class ControlReader(EventRows, Protocol):
     def settled_counts(
         self, pipeline: str, topic_id: str, partition: int, window: Span
     ) -> Mapping[int, Sequence[RangeCount]]:
-        """Return the counts of the plans that `summary` has only in its totals.
+        """Return the counts of settled plans, also of those that a `summary` lists.
 
         Args:
             pipeline: Pipeline name.

@@ -17,15 +17,16 @@ from tidemark.core.ledger import CheckedLedger, Ledger, PlanRecord
 from tidemark.core.plan import Plan
 from tidemark.core.table_state import TableState
 from tidemark.delta.conflicts import retry_on_conflict
+from tidemark.spec.model import PipelineSpec
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Abandon:
     """Abandons open plans of one pipeline. A driver that still executes one cannot land it."""
 
-    pipeline: str
+    spec: PipelineSpec
     ports: Ports
 
     def abandon(
@@ -63,11 +64,13 @@ class Abandon:
             HistoriesDiverge, CommitConflict: See `ledgers.compare_ledger` and `retry_on_conflict`.
         """
         abandoned = Abandoned(sequence=sequence, requested_by=requested_by, reason=reason)
-        return retry_on_conflict(lambda: self._attempt(abandoned, discard=discard, dry_run=dry_run))
+        return retry_on_conflict(
+            lambda: self._attempt_abandon(abandoned, discard=discard, dry_run=dry_run)
+        )
 
-    def _attempt(self, abandoned: Abandoned, *, discard: bool, dry_run: bool) -> Plan:
-        ledger, seen = read_compared_ledger(self.ports.control, self.pipeline, self.ports.table)
-        record = recorded_plan(self.ports.control, self.pipeline, abandoned.sequence)
+    def _attempt_abandon(self, abandoned: Abandoned, *, discard: bool, dry_run: bool) -> Plan:
+        ledger, seen = read_compared_ledger(self.ports.control, self.spec.name, self.ports.table)
+        record = recorded_plan(self.ports.control, self.spec.name, abandoned.sequence)
         plan = record.plan
         if record.undoing:
             raise UndoUnfinished(pipeline=plan.pipeline, sequence=plan.sequence)

@@ -21,7 +21,7 @@ from tidemark.spec.model import PipelineSpec
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Decisions:
     """Records an operator's decisions about one pipeline. Writes no rows.
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from tidemark.core.errors import TerminalError, TransientError
+from tidemark.core.errors import PipelineError, TerminalError, TransientError
 from tidemark.core.ledger import Ledger
 
 
 @dataclass(kw_only=True, eq=False)
-class UndoUnfinished(TransientError):
+class UndoUnfinished(PipelineError, TransientError):
     """A plan is being undone, or its undo was interrupted."""
 
-    pipeline: str
     sequence: int
 
     problem = "The undo of plan {sequence} of pipeline {pipeline!r} is not complete."
@@ -31,10 +30,9 @@ class UndoUnfinished(TransientError):
 
 
 @dataclass(kw_only=True, eq=False)
-class RowsInDoubt(TerminalError):
+class RowsInDoubt(PipelineError, TerminalError):
     """A plan landed while its topic was recreated: its rows may be of either topic."""
 
-    pipeline: str
     sequence: int
     rows: int
 
@@ -50,16 +48,14 @@ class RowsInDoubt(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class NothingToDo(TerminalError):
+class NothingToDo(PipelineError, TerminalError):
     """The decision or repair is not needed.
 
     Attributes:
-        pipeline: Pipeline name.
         finding: Why nothing is to be done, as a clause.
         advice: What the operator may look for or do instead, in one sentence.
     """
 
-    pipeline: str
     finding: str
     advice: str = (
         "If an earlier attempt lost its answer, its decision is recorded: see "
@@ -83,10 +79,9 @@ class NothingToDo(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class UnexplainedRows(TerminalError):
+class UnexplainedRows(PipelineError, TerminalError):
     """A plan has more rows than it landed, or two plans landed the same offset."""
 
-    pipeline: str
     sequence: int
     needed: str
     seen: str

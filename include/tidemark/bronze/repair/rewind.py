@@ -49,7 +49,7 @@ class _RepairState:
     found: Differences
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Repair:
     """Records in a new epoch what the data table of one pipeline contains.
 
@@ -77,7 +77,7 @@ class Repair:
             UnexplainedRows: The table's rows do not match the landed plans; nothing is changed.
         """
         return retry_on_conflict(
-            lambda: self._attempt(requested_by, reason, dry_run=dry_run, add_unknown=False)
+            lambda: self._attempt_repair(requested_by, reason, dry_run=dry_run, add_unknown=False)
         )
 
     def rebuild(self, requested_by: str, reason: str, *, dry_run: bool = False) -> Differences:
@@ -88,10 +88,10 @@ class Repair:
         those of `rewind`.
         """
         return retry_on_conflict(
-            lambda: self._attempt(requested_by, reason, dry_run=dry_run, add_unknown=True)
+            lambda: self._attempt_repair(requested_by, reason, dry_run=dry_run, add_unknown=True)
         )
 
-    def _attempt(
+    def _attempt_repair(
         self, requested_by: str, reason: str, *, dry_run: bool, add_unknown: bool
     ) -> Differences:
         ledger = self.ports.control.ledger(self.spec.name)

@@ -20,6 +20,7 @@ from tidemark.core.table_state import TableState, check_survives_restores
 from tidemark.delta.conflicts import retry_on_conflict
 from tidemark.delta.errors import ControlConflict, RemovalFenced, UnreadableFile
 from tidemark.kafka.errors import InvalidConnection, KafkaFailure
+from tidemark.spec.model import PipelineSpec
 
 log = logging.getLogger(__name__)
 
@@ -54,16 +55,16 @@ class _Losses(NamedTuple):
     problem: TidemarkError | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Undo:
     """Removes exactly the rows of landed plans of one pipeline.
 
     Attributes:
-        pipeline: Name of the table's pipeline.
+        spec: The spec of the pipeline.
         ports: The ports of its table.
     """
 
-    pipeline: str
+    spec: PipelineSpec
     ports: Ports
 
     def undo(
@@ -179,13 +180,13 @@ class Undo:
             The plan's record, the epoch and the state of the table at the comparison, and what the
             undo loses. An undo that has already begun reports no loss: it must be completed.
         """
-        ledger, seen = read_compared_ledger(self.ports.control, self.pipeline, self.ports.table)
-        record = recorded_plan(self.ports.control, self.pipeline, sequence)
+        ledger, seen = read_compared_ledger(self.ports.control, self.spec.name, self.ports.table)
+        record = recorded_plan(self.ports.control, self.spec.name, sequence)
         if record.is_open:
-            raise PlanStillOpen.before_landing(self.pipeline, sequence)
+            raise PlanStillOpen.before_landing(self.spec.name, sequence)
         end = record.cancelled_by
         if isinstance(end, Abandoned) or (isinstance(end, Undone) and end.table_version is None):
-            raise PlanCancelled.by(self.pipeline, sequence, end)
+            raise PlanCancelled.by(self.spec.name, sequence, end)
         if record.held_now is None:
             return record, ledger.epoch, seen, _Losses()
         # After the ledger, so that a plan that lands or returns meanwhile is compared, too.
@@ -210,17 +211,17 @@ class Undo:
         # A RESTORE during the undo may have restored rows that the plan had replaced.
         # fence: restore-during-undo
         ledger = check_ledger(
-            self.ports.control, self.ports.control.summary(self.pipeline), self.ports.table
+            self.ports.control, self.ports.control.summary(self.spec.name), self.ports.table
         )
-        record = recorded_plan(self.ports.control, self.pipeline, undone.sequence)
+        record = recorded_plan(self.ports.control, self.spec.name, undone.sequence)
         if ledger.epoch != epoch:  # fence: undo-ends-in-its-epoch
             # A repair ended the epoch of this undo. It may have read the table before the removal,
             # or after a RESTORE or a copy had brought the rows back.
-            raise RemovalFenced(pipeline=self.pipeline, sequence=undone.sequence)
+            raise RemovalFenced(pipeline=self.spec.name, sequence=undone.sequence)
         if record.undoing and undone.table_version is not None:
             # The ledger lacks the removal's version. If another plan has landed after a RESTORE,
             # `check_ledger` reads later RESTOREs only.
-            since = self.ports.table.state(self.pipeline, (), restores_since=undone.table_version)
+            since = self.ports.table.state(self.spec.name, (), restores_since=undone.table_version)
             # fence: restore-of-unrecorded-removal
             check_survives_restores(record.plan, undone.table_version, since.restores)
             self.ports.control.append(ledger, [undone], self.ports.now())

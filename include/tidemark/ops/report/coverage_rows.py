@@ -246,7 +246,13 @@ def held_ranges(
         for number, record in ledger.plans.items()
         if record.held_now and record.plan.topic_id == topic_id
     }
-    settled = control.settled_counts(ledger.pipeline, topic_id, partition, window)
+    settled = {
+        number: counts
+        for number, counts in control.settled_counts(
+            ledger.pipeline, topic_id, partition, window
+        ).items()
+        if number not in ledger.plans
+    }
     return [
         (number, count)
         for counts in (settled, others)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Self
 
-from tidemark.core.errors import CaseTexts, TerminalError, TransientError
+from tidemark.core.errors import CaseTexts, PipelineError, TerminalError, TransientError
 from tidemark.core.texts import comma_list, counted, format_duration, listed
 from tidemark.spec.ref import PipelineRef
 
@@ -45,10 +45,9 @@ class TableDiffers(CaseTexts, TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class RunwayTooShort(TerminalError):
+class RunwayTooShort(PipelineError, TerminalError):
     """Kafka will soon delete records that have not landed."""
 
-    pipeline: str
     runway: timedelta
     limit: timedelta
 
@@ -62,10 +61,9 @@ class RunwayTooShort(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class PipelineStalled(TerminalError):
+class PipelineStalled(PipelineError, TerminalError):
     """The topic has unread records, and no plan lands."""
 
-    pipeline: str
     lag_time: timedelta | None
     last_landed_at: datetime | None
     limit: timedelta
@@ -92,10 +90,9 @@ class PipelineStalled(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class LagTooLarge(TerminalError):
+class LagTooLarge(PipelineError, TerminalError):
     """More offsets are unread, or a record has waited longer, than the spec allows."""
 
-    pipeline: str
     measures: tuple[str, ...]
     limits: tuple[str, ...]
 
@@ -138,10 +135,9 @@ class LagTooLarge(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class PlanStuck(TerminalError):
+class PlanStuck(PipelineError, TerminalError):
     """A plan is open, and runs fail to land it."""
 
-    pipeline: str
     sequence: int
     age: timedelta
     runs: int
@@ -178,10 +174,9 @@ def landing_command(pipeline: str, sequence: int) -> str:
 
 
 @dataclass(kw_only=True, eq=False)
-class TableStalled(TerminalError):
+class TableStalled(PipelineError, TerminalError):
     """A typed table or an upsert table lacks records that landed long ago."""
 
-    pipeline: str
     table: str
     age: timedelta
     limit: timedelta
@@ -196,10 +191,9 @@ class TableStalled(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class PlansUnchecked(TerminalError):
+class PlansUnchecked(PipelineError, TerminalError):
     """Landed plans have had no check result for too long."""
 
-    pipeline: str
     plans: tuple[int, ...]
     age: timedelta
 
@@ -219,10 +213,9 @@ class PlansUnchecked(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class PlansBlocked(TerminalError):
+class PlansBlocked(PipelineError, TerminalError):
     """A quality check blocked plans, and no operator has decided about them."""
 
-    pipeline: str
     plans: tuple[int, ...]
 
     problem = (
@@ -248,16 +241,14 @@ class PlansBlocked(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class RowsToWithdraw(TerminalError):
+class RowsToWithdraw(PipelineError, TerminalError):
     """A typed table or an upsert table has rows that an undo, a check or an operator withdrew.
 
     Attributes:
-        pipeline: Pipeline name.
         offsets: Number of such offsets in the typed table and its quarantine.
         merged: Number of offsets whose rows only the upsert table still has.
     """
 
-    pipeline: str
     offsets: int
     merged: int
 
@@ -282,10 +273,9 @@ class RowsToWithdraw(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class QuarantineTooLarge(TerminalError):
+class QuarantineTooLarge(PipelineError, TerminalError):
     """More records are in quarantine than the spec allows."""
 
-    pipeline: str
     records: int
     limit: int
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.core.errors import TerminalError, TidemarkError, TransientError
+from tidemark.core.errors import PipelineError, TerminalError, TidemarkError, TransientError
 
 
 @dataclass(kw_only=True, eq=False)
-class TooManyQuarantined(TerminalError):
+class TooManyQuarantined(PipelineError, TerminalError):
     """More records of a decode's round fail than the spec allows."""
 
-    pipeline: str
     sequence: int
     quarantined: int
     records: int
@@ -37,10 +36,9 @@ class TooManyQuarantined(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class SchemaConflict(TerminalError):
+class SchemaConflict(PipelineError, TerminalError):
     """The columns of the typed table cannot store the records of a schema."""
 
-    pipeline: str
     part: str
     schema_id: int
     partition: int
@@ -64,11 +62,8 @@ class SchemaConflict(TerminalError):
         return "; ".join(self.differences)
 
 
-@dataclass(kw_only=True, eq=False)
-class SpecOutdated(TransientError):
+class SpecOutdated(PipelineError, TransientError):
     """A typed table was decoded from scratch with another spec since its decode with this one."""
-
-    pipeline: str
 
     problem = (
         "The spec of {pipeline!r} is outdated: its typed table was decoded from scratch with "
