@@ -375,7 +375,7 @@ class _StatusReader:
             ledger = read_checked_ledger(control, spec.name, data_log, rows=True)
         except TidemarkError as error:
             ledger, table_error = control.summary(spec.name), error
-        problem = table_error or UndoUnfinished.first_of(ledger)
+        problem = table_error or self._control_error() or UndoUnfinished.first_of(ledger)
         throughput = control.throughput(spec.name)
         last_run = throughput.runs[-1] if throughput.runs else None
         work, last_run_bytes, stored_bytes, missing = UnfinishedWork(), None, None, None
@@ -428,6 +428,14 @@ class _StatusReader:
             open_plan.plan.size if open_plan else 0,
         )
         return replace(status, forecast=expected, caught_up_at=at)
+
+    def _control_error(self) -> TidemarkError | None:
+        """Return the error with which a run could not record its plan."""
+        try:
+            self.ports.control.check_appends()
+        except TidemarkError as error:
+            return error
+        return None
 
     def _topic_state(self, ledger: Ledger, throughput: Throughput) -> _TopicState:
         spec = self.spec
