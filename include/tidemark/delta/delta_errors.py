@@ -37,6 +37,8 @@ _NO_ANSWER = re.compile(
 _DAMAGED_LOG = re.compile(
     r"No table metadata or protocol found|Expected contiguous commit files|Invalid Checkpoint"
 )
+_NO_NEWEST_COMMIT = re.compile(r"Invalid table version: (\d+)")
+"""The error of delta-rs for a commit that follows a version without a commit file."""
 _DAMAGED_LOG_FILE = re.compile(r"Kernel error: (?:Json|Arrow) error|Malformed JSON")
 """Errors of delta-rs's kernel, which reads commits and checkpoints, but no files with rows."""
 _PROTOCOL = re.compile(
@@ -108,6 +110,8 @@ def tidemark_error(failure: Exception, location: str, operation: str) -> Tidemar
     text = str(failure)
     if _DAMAGED_LOG.search(text):
         return DeltaLogDamaged(location=location, reason=_in_one_line(text))
+    if newest := _NO_NEWEST_COMMIT.search(text):
+        return DeltaLogDamaged.without_newest_commit(location, int(newest[1]))
     if protocol := _PROTOCOL.search(text):
         return _protocol_error(location, protocol)
     number = os_error_number(failure)

@@ -69,6 +69,12 @@ class DeltaLogDamaged(TerminalError):
         "another location for the table."
     )
 
+    @classmethod
+    def without_newest_commit(cls, location: str, version: int) -> Self:
+        """Only a checkpoint has the newest version, so no commit can follow it."""
+        reason = f"the log has no commit of the newest version {version}"
+        return cls(location=location, reason=reason)
+
 
 @dataclass(kw_only=True, eq=False)
 class UnsafeStorage(TerminalError):

@@ -25,7 +25,7 @@ from tidemark.delta import commit_log, row_queries
 from tidemark.delta.checked_commits import Change, refused_commit
 from tidemark.delta.copied_tables import for_writing
 from tidemark.delta.delta_errors import translates_delta_errors
-from tidemark.delta.errors import TableConflict
+from tidemark.delta.errors import DeltaLogDamaged, TableConflict
 from tidemark.delta.landed_files import added_file, lost_file
 from tidemark.delta.live_files import LiveFile, files_at
 from tidemark.delta.replacement import spooled_reader, table_batches
@@ -344,8 +344,14 @@ class NotedVersion:
         )
 
     def _check_follows(self, newest: DeltaTable) -> None:
-        """Raise `TableConflict` unless only commits that change no row follow this version."""
+        """Raise `TableConflict` unless only commits that change no row follow this version.
+
+        Raises:
+            DeltaLogDamaged: The log has no commit of this version, which is the newest one.
+        """
         missing = newest.version() - self._table.version()
+        if not missing and self._digest is None:
+            raise DeltaLogDamaged.without_newest_commit(self._uri, newest.version())
         commits = commit_log.history(newest, missing) if missing > 0 else []
         if (
             missing < 0
