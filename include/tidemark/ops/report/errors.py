@@ -282,6 +282,25 @@ class RowsToWithdraw(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class RecordsUnaccounted(TerminalError):
+    """Landed records are neither typed nor in quarantine, or more records are than have landed.
+
+    Attributes:
+        pipeline: Pipeline name.
+        finding: The difference, as a clause.
+    """
+
+    pipeline: str
+    finding: str
+
+    problem = "Records of pipeline '{pipeline}' do not add up: {finding}."
+    fix = (
+        "`tidemark verify {pipeline}` finds the difference. RESTORE the table that another program "
+        "changed to the version before that change."
+    )
+
+
+@dataclass(kw_only=True, eq=False)
 class QuarantineTooLarge(TerminalError):
     """More records are in quarantine than the spec allows."""
 

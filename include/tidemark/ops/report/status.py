@@ -31,6 +31,7 @@ from tidemark.delta.opened_tables import tables_opened_once
 from tidemark.ops.report.errors import (
     LagTooLarge,
     PipelineStalled,
+    RecordsUnaccounted,
     RunwayTooShort,
 )
 from tidemark.ops.report.typed_account import TypedAccount
@@ -196,6 +197,9 @@ class PipelineStatus:
             if self.problem is None or not isinstance(alarm, LagTooLarge):
                 yield alarm
         yield from self.unfinished.alarms(self.pipeline, self.rules, self.checked_at)
+        account = self.typed_account
+        if account and (finding := account.problem()):
+            yield RecordsUnaccounted(pipeline=self.pipeline, finding=finding)
 
     def _exceeded_limits(self) -> Iterator[TidemarkError]:
         rules, lag, lag_time, name = self.rules, self.lag, self.lag_time, self.pipeline
@@ -218,8 +222,6 @@ class PipelineStatus:
     def state(self) -> str:
         """The names of alarms, else the states of unfinished work, else `ok` or `not started`."""
         states = [type(alarm).__name__ for alarm in self.alarms()] or [*self.unfinished.states()]
-        if self.typed_account and self.typed_account.unaccounted:
-            states.append("unaccounted")
         return ", ".join(states) or ("ok" if self.has_started else "not started")
 
     def explain(self, now: datetime) -> Iterator[StatusLine]:
