@@ -75,6 +75,18 @@ def test_a_refused_table_does_not_stop_the_others(lake: FileLake, offline: Comma
     assert "events: RetentionTooShort" in shown.err
 
 
+@pytest.mark.parametrize("option", ["--keep-hours", "--keep-docs-days"])
+def test_a_retention_of_more_than_a_century_is_a_usage_error(
+    lake: FileLake, offline: Command, option: str
+) -> None:
+    version = DeltaTable(lake.uri).version()
+    for number in (10**8, 10**12):
+        refused = offline("maintain", "events", option, str(number))
+        assert refused.code == ExitCode.USAGE
+        assert option in refused.err
+    assert DeltaTable(lake.uri).version() == version
+
+
 @pytest.mark.parametrize(
     "at",
     [

@@ -140,6 +140,34 @@ def test_no_command_writes_to_a_table_without_its_log(
     assert files(lake.root / table) == before
 
 
+@pytest.mark.parametrize("table", ["typed_uri", "quarantine_uri", "bronze", "control"])
+def test_a_log_without_the_newest_commit_is_damaged_until_it_is_restored(
+    tmp_path: Path, table: str
+) -> None:
+    """Only a checkpoint has the version. delta-rs opens the table, and commits nothing to it."""
+    lake = TypedLake(tmp_path)
+    lake.land_and_run(4, 1)
+    places = {"bronze": lake.bronze.uri, "control": lake.bronze.control_uri}
+    uri = places.get(table) or getattr(lake, table)
+    lake.broken = {1, 4}
+    opened = DeltaTable(uri)
+    opened.create_checkpoint()
+    newest = uri / "_delta_log" / f"{opened.version():020}.json"
+    newest.rename(tmp_path / "moved")
+
+    def run() -> None:
+        lake.bronze.run(1)
+        lake.run()
+
+    for _ in range(2):
+        with pytest.raises(DeltaLogDamaged, match="has no commit of the newest version") as found:
+            run()
+        assert found.value.location == str(uri)
+    (tmp_path / "moved").rename(newest)
+    run()
+    lake.check()
+
+
 def test_the_status_reports_a_table_without_its_log(lake: FileLake) -> None:
     without_log(lake.uri)
     problem = lake.status().problem

@@ -24,7 +24,7 @@ from tidemark.delta import maintained_table as maintained_table
 from tidemark.delta.control_table import DeltaControlTable
 from tidemark.delta.errors import ClockDiffers, EngineFailed, ForeignTable
 from tidemark.delta.maintained_table import DeltaMaintainedTable
-from tidemark.delta.unreferenced_files import StoredFile
+from tidemark.delta.unreferenced_files import LONGEST_RETENTION, StoredFile
 from tidemark.ops.maintenance.errors import RetentionTooShort
 from tidemark.ops.maintenance.rules import MaintenanceOutcome, finished_plans_of
 
@@ -291,6 +291,33 @@ def test_a_retention_below_the_minimum_is_refused(
         assert maintenance.maintain(timedelta(hours=requested_hours)).retention == timedelta(
             hours=expected_hours
         )
+
+
+@pytest.mark.parametrize(
+    "retention",
+    ["interval 800000 days", "interval 3650000 days", "interval 1000000000 weeks"],
+)
+def test_a_retention_of_for_ever_keeps_every_file(lake: FileLake, retention: str) -> None:
+    for _ in range(2):
+        lake.run(3)
+    lake.undo.undo(1, "ops", "wrong")
+    properties = {"delta.deletedFileRetentionDuration": retention}
+    DeltaTable(lake.uri).alter.set_table_properties(properties)
+    stored = lake.stored()
+    done = lake.maintenance(LATER).maintain(WEEK)
+    assert done.removed == ()
+    assert lake.stored() == stored
+    assert done.retention == LONGEST_RETENTION
+
+
+def test_a_requested_retention_of_thousands_of_years_keeps_every_file(lake: FileLake) -> None:
+    for _ in range(2):
+        lake.run(3)
+    lake.undo.undo(1, "ops", "wrong")
+    stored = lake.stored()
+    done = lake.maintenance(LATER).maintain(timedelta(hours=10**8))
+    assert (done.removed, done.retention) == ((), LONGEST_RETENTION)
+    assert lake.stored() == stored
 
 
 def test_an_unparsable_table_retention_is_refused(lake: FileLake) -> None:

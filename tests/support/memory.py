@@ -338,6 +338,9 @@ class MemoryControlTable:
         ]
         return backfill_requests(decode(pipeline, rows))
 
+    def check_appends(self) -> None:
+        """No other program changes the properties of this table."""
+
     def append(
         self, ledger: CheckedLedger, events: Sequence[ControlEvent], recorded_at: datetime
     ) -> None:

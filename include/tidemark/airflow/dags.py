@@ -24,7 +24,12 @@ from tidemark.airflow.maintenance import maintain_shared, maintain_table, prune_
 from tidemark.airflow.texts import MAINTENANCE_PAGE, STATUS_PAGE, pipelines_page
 from tidemark.app import option_texts
 from tidemark.app.app import App
-from tidemark.ops.maintenance.rules import DEFAULT_DOCS_RETENTION, DEFAULT_KEEP_HOURS
+from tidemark.ops.maintenance.rules import (
+    DEFAULT_DOCS_RETENTION,
+    DEFAULT_KEEP_HOURS,
+    MOST_KEEP_DAYS,
+    MOST_KEEP_HOURS,
+)
 from tidemark.spec.model import PipelineSpec
 
 
@@ -79,6 +84,7 @@ def maintenance_dag() -> DAG:
                 default=DEFAULT_KEEP_HOURS,
                 type="integer",
                 minimum=0,
+                maximum=MOST_KEEP_HOURS,
             ),
             "keep_docs_days": form_field(
                 "Retention of Data Docs",
@@ -86,6 +92,7 @@ def maintenance_dag() -> DAG:
                 default=DEFAULT_DOCS_RETENTION.days,
                 type="integer",
                 minimum=1,
+                maximum=MOST_KEEP_DAYS,
             ),
             "dry_run": form_field(
                 "Dry run",

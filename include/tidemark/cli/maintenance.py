@@ -19,7 +19,12 @@ from tidemark.cli.progress import SHORT_S, phase
 from tidemark.core.errors import TidemarkError
 from tidemark.core.parallel import result_or_error
 from tidemark.core.texts import counted
-from tidemark.ops.maintenance.rules import DEFAULT_DOCS_RETENTION, DEFAULT_KEEP_HOURS
+from tidemark.ops.maintenance.rules import (
+    DEFAULT_DOCS_RETENTION,
+    DEFAULT_KEEP_HOURS,
+    MOST_KEEP_DAYS,
+    MOST_KEEP_HOURS,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -30,10 +35,10 @@ def register(app: typer.Typer) -> None:
 def maintain(
     pipelines: PipelineNamesOrAll = None,
     keep_hours: Annotated[
-        int, typer.Option(min=0, help=option_texts.KEEP_HOURS)
+        int, typer.Option(min=0, max=MOST_KEEP_HOURS, help=option_texts.KEEP_HOURS)
     ] = DEFAULT_KEEP_HOURS,
     keep_docs_days: Annotated[
-        int, typer.Option(min=1, help=option_texts.KEEP_DOCS_DAYS)
+        int, typer.Option(min=1, max=MOST_KEEP_DAYS, help=option_texts.KEEP_DOCS_DAYS)
     ] = DEFAULT_DOCS_RETENTION.days,
     dry_run: DryRun = False,
     as_json: AsJson = False,

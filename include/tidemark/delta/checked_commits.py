@@ -11,6 +11,12 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 from tenacity import before_sleep_log, retry, retry_if_exception_type, stop_after_attempt
 
+from tidemark.core.errors import TidemarkError
+from tidemark.delta.delta_errors import tidemark_error
+from tidemark.delta.errors import EngineFailed
+from tidemark.delta.store_commits import OvertakenCommit
+from tidemark.delta.table_io import newest_table
+
 log = logging.getLogger(__name__)
 
 COMMITS_TRIED = 20
@@ -61,6 +67,49 @@ def commit_checked(uri: str, changes: Callable[[DeltaTable], Change]) -> int:
     if change.actions or change.is_needed:
         _commit(table, change)
     return change.count
+
+
+def is_overtaken(failed: Exception, uri: str, version: int) -> bool:
+    """Return whether another commit is the reason why a commit was refused.
+
+    delta-rs raises the same exception for a commit that it can never make.
+
+    Args:
+        failed: The exception of the commit.
+        uri: The table.
+        version: The version from which the commit was made.
+
+    Raises:
+        DeltaError: The table cannot be opened.
+    """
+    if not isinstance(failed, CommitFailedError):
+        return False
+    return isinstance(failed, OvertakenCommit) or bool(newest_table(uri).version() != version)
+
+
+def refused_commit(
+    failed: Exception,
+    uri: str,
+    version: int,
+    operation: str,
+    conflict: Callable[[str], TidemarkError],
+) -> TidemarkError:
+    """Return the named error of a failed commit.
+
+    Args:
+        failed: The exception of the commit.
+        uri: The table.
+        version: The version from which the commit was made.
+        operation: The operation, in the form "landing plan 3".
+        conflict: Returns the error if another commit came first, from the reason of delta-rs.
+
+    Raises:
+        DeltaError: The table cannot be opened.
+    """
+    error = tidemark_error(failed, uri, operation)
+    if isinstance(error, EngineFailed) and is_overtaken(failed, uri, version):
+        return conflict(error.reason)
+    return error
 
 
 def _commit(table: DeltaTable, change: Change) -> None:

@@ -33,6 +33,7 @@ from tidemark.delta.rewriting import (
     rewrite_actions,
     write_rows,
 )
+from tidemark.delta.table_checks import check_features
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -60,8 +61,10 @@ class Compaction:
 
         Raises:
             SetupError: The target size of the table cannot be parsed.
+            TableAltered: delta-rs cannot commit to the table, because of its protocol.
         """
         table = DeltaTable(self._uri)
+        check_features(table, self._uri)
         target = _target_bytes(table.metadata().configuration)
         wanted = (partition or {}).items()
         small = [

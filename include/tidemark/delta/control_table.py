@@ -24,6 +24,7 @@ from tidemark.core.plan import PlanRef
 from tidemark.core.plan_history import PlanEntry, plan_history, superseding_plans
 from tidemark.core.publication import PublicationStatus
 from tidemark.core.throughput import RUNS, Run, Throughput
+from tidemark.delta.checked_commits import refused_commit
 from tidemark.delta.compaction import Compaction
 from tidemark.delta.conditional_writes import missing_storage_proofs, prove_conditional_writes
 from tidemark.delta.control_repair import translate_control_damage
@@ -32,7 +33,7 @@ from tidemark.delta.delta_errors import translates_delta_errors
 from tidemark.delta.errors import ControlConflict
 from tidemark.delta.ledger_summary import in_runs, read_pipeline_rows, read_settled_counts
 from tidemark.delta.published_view import EFFECTIVE_DECISIONS
-from tidemark.delta.table_checks import check_names
+from tidemark.delta.table_checks import check_appends
 from tidemark.delta.table_io import (
     TIMESTAMP,
     any_of_plans,
@@ -327,6 +328,12 @@ class DeltaControlTable:
         table = open_if_exists(self._uri)
         return None if table is None else with_files(table, _of_pipelines(*pipelines))
 
+    def check_appends(self) -> None:
+        """See `ControlTable.check_appends`."""
+        table = open_if_exists(self._uri)
+        if table is not None:
+            check_appends(table, self._uri, COLUMNS)
+
     def append(
         self, ledger: CheckedLedger, events: Sequence[ControlEvent], recorded_at: datetime
     ) -> None:
@@ -334,7 +341,7 @@ class DeltaControlTable:
         number = ledger.event_number + 1
         conflict = ControlConflict(pipeline=ledger.pipeline, event_number=number)
         table = open_if_exists(self._uri) or self._create()
-        check_names(table, self._uri)
+        check_appends(table, self._uri, COLUMNS)
         # fence: control-storage-is-tried
         proofs = missing_storage_proofs(table, self._uri)
         # delta-rs compares with its snapshot only. A snapshot that is newer than the ledger would
@@ -343,6 +350,7 @@ class DeltaControlTable:
         if (table.transaction_version(ledger.pipeline) or 0) != ledger.event_number:
             raise conflict
         rows = encode(ledger.pipeline, number, recorded_at, events)
+        version = table.version()
         try:
             append_rows(
                 table,
@@ -355,7 +363,9 @@ class DeltaControlTable:
                 ),
             )
         except CommitFailedError as refused:
-            raise conflict from refused
+            raise refused_commit(
+                refused, self._uri, version, "recording events", lambda _: conflict
+            ) from refused
         if number % COMPACT_EVERY == 0:
             self._compact_own(ledger.pipeline)
 

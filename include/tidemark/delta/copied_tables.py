@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote
 
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import DeltaError
 
 from tidemark.delta.delta_errors import is_full
 from tidemark.delta.log_folders import LogFolder, commit_path, version_of
-from tidemark.delta.store_commits import as_delta_errors
+from tidemark.delta.store_commits import OvertakenCommit, as_delta_errors
 
 if TYPE_CHECKING:
     from tidemark.delta.log_copies import LogCopy
@@ -206,7 +206,8 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
             properties: The properties of the commit.
 
         Raises:
-            CommitFailedError: See `create_commit`.
+            OvertakenCommit: See `create_commit`.
+            CommitFailedError: delta-rs cannot make the commit.
         """
         given = properties.max_commit_retries
         with ExitStack() as until_end:
@@ -228,7 +229,7 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
         written.take(self._folder, self._folder.log_until(self.version()))
         table = DeltaTable(written.path)
         if table.version() != self.version():
-            raise CommitFailedError(f"the copy of version {self.version()} is incomplete")
+            raise OvertakenCommit(f"the copy of version {self.version()} is incomplete")
         write(table)
         return written.path
 

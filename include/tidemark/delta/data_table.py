@@ -28,6 +28,7 @@ from tidemark.core.table_state import (
     check_survives_restores,
 )
 from tidemark.delta import commit_log
+from tidemark.delta.checked_commits import refused_commit
 from tidemark.delta.columns import BRONZE_SCHEMA
 from tidemark.delta.conditional_writes import (
     check_writable,
@@ -275,9 +276,11 @@ class DeltaDataTable(RowQueries):
         Raises:
             UnreadableFile: A file with rows to replace cannot be read; nothing was changed.
         """
+        version = -1
         try:
             # Delta refuses the commit if a later one conflicts with this version.
             table = newest_table(self._uri)
+            version = int(table.version())
             self._check(table, plan.pipeline)  # fence: landing-into-an-altered-table-is-refused
             # fence: landing-into-an-older-copy-is-refused
             self._check_not_older(table, plan, seen)
@@ -302,8 +305,10 @@ class DeltaDataTable(RowQueries):
                 # delta-rs also reads the rows that stay in the files.
                 self._raise_if_unreadable(plan, failed)
             operation = f"committing plan {plan.sequence} of pipeline {plan.pipeline!r}"
-            raise self._named_error(
+            raise refused_commit(
                 failed,
+                self._uri,
+                version,
                 operation,
                 lambda reason: TableConflict.of_landing(plan.pipeline, plan.sequence, reason),
             ) from failed
@@ -356,8 +361,20 @@ class DeltaDataTable(RowQueries):
         try:
             transactions = [Transaction(plan.app_id, plan.sequence)]
             _add(table, [], _properties(transactions, json.dumps({"abandoned": plan.sequence})))
-        except CommitFailedError as conflict:
-            raise TransactionConflict(pipeline=plan.pipeline, sequence=plan.sequence) from conflict
+        except CommitFailedError as refused:
+            raise self._fence_error(refused, table, plan.pipeline, plan.sequence) from refused
+
+    def _fence_error(
+        self, refused: CommitFailedError, table: DeltaTable, pipeline: str, sequence: int
+    ) -> TidemarkError:
+        """Return the error of a refused commit that raises transactions."""
+        return refused_commit(
+            refused,
+            self._uri,
+            table.version(),
+            f"fencing plans of pipeline {pipeline!r}",
+            lambda _: TransactionConflict(pipeline=pipeline, sequence=sequence),
+        )
 
     def check_removals(self) -> None:
         """See `DataLog.check_removals`."""
@@ -475,8 +492,8 @@ class DeltaDataTable(RowQueries):
         metadata = json.dumps({"fenced": open_ids, "requested_by": requested_by})
         try:
             _add(table, [], _properties(transactions, metadata))
-        except CommitFailedError as conflict:
-            raise TransactionConflict(pipeline=pipeline, sequence=FENCED_VERSION) from conflict
+        except CommitFailedError as refused:
+            raise self._fence_error(refused, table, pipeline, FENCED_VERSION) from refused
         return self.fences()[next(iter(open_ids))].version
 
     def _create(self, pipeline: str) -> DeltaTable:

@@ -20,6 +20,7 @@ from tidemark.delta.errors import (
     StorageFailure,
     StorageRefused,
     StorageUnavailable,
+    TableAltered,
     storage_error,
 )
 
@@ -36,8 +37,22 @@ _NO_ANSWER = re.compile(
 _DAMAGED_LOG = re.compile(
     r"No table metadata or protocol found|Expected contiguous commit files|Invalid Checkpoint"
 )
+_NO_NEWEST_COMMIT = re.compile(r"Invalid table version: (\d+)")
+"""The error of delta-rs for a commit that follows a version without a commit file."""
 _DAMAGED_LOG_FILE = re.compile(r"Kernel error: (?:Json|Arrow) error|Malformed JSON")
 """Errors of delta-rs's kernel, which reads commits and checkpoints, but no files with rows."""
+_PROTOCOL = re.compile(
+    r"Unsupported table features required: \[(?P<kinds>.+?)\]"
+    r"|Feature '(?P<feature>[^']+)' is not supported"
+    r"|Unsupported minimum (?P<role>reader|writer) version (?P<version>\d+)"
+    r"|Max catalog version is required"
+    r"|Table features must be specified"
+)
+"""Errors of delta-rs for a table whose protocol it does not support."""
+_FEATURES = {"ClusteredTable": "clustering", "TimestampWithoutTimezone": "timestampNtz"}
+"""Names of table features in protocols, by names in delta-rs that differ in more than one letter.
+"""
+_UNKNOWN_FEATURE = re.compile(r'Unknown\("(.+)"\)')
 _NO_FILE = re.compile(r"\bnot found\b", re.IGNORECASE)
 _NO_FOLDER = "Invalid table location"
 """The message of delta-rs if a file occupies the path of a table."""
@@ -95,6 +110,10 @@ def tidemark_error(failure: Exception, location: str, operation: str) -> Tidemar
     text = str(failure)
     if _DAMAGED_LOG.search(text):
         return DeltaLogDamaged(location=location, reason=_in_one_line(text))
+    if newest := _NO_NEWEST_COMMIT.search(text):
+        return DeltaLogDamaged.without_newest_commit(location, int(newest[1]))
+    if protocol := _PROTOCOL.search(text):
+        return _protocol_error(location, protocol)
     number = os_error_number(failure)
     kind = storage_error(number)
     if number is None and _NO_ACCESS.search(text):
@@ -108,6 +127,28 @@ def tidemark_error(failure: Exception, location: str, operation: str) -> Tidemar
         return EngineFailed(operation=f"{operation} at {location}", reason=_in_one_line(text))
     reason = os.strerror(number) if number else _in_one_line(text)
     return kind(location=location, operation=operation, reason=reason)
+
+
+def _protocol_error(location: str, found: re.Match[str]) -> TableAltered:
+    """Return the error for a protocol that delta-rs does not support."""
+    if version := found["version"]:
+        difference = f"it needs a {found['role']} of version {version}"
+        return TableAltered.of_protocol(location, difference)
+    features = [found["feature"]] if found["feature"] else []
+    if found["kinds"]:
+        features += [_feature_name(kind) for kind in found["kinds"].split(", ")]
+    if "catalog" in found[0]:
+        features.append("catalogManaged")
+    if not features:
+        return TableAltered.of_protocol(location, "its protocol names no table features")
+    difference = f"it has the feature {', '.join(sorted(features))}"
+    return TableAltered.of_protocol(location, difference, tuple(sorted(features)))
+
+
+def _feature_name(kind: str) -> str:
+    """Return the name of a table feature in a protocol from its name in delta-rs."""
+    unknown = _UNKNOWN_FEATURE.fullmatch(kind)
+    return unknown[1] if unknown else _FEATURES.get(kind, kind[:1].lower() + kind[1:])
 
 
 def is_storage_error(failure: Exception) -> bool:

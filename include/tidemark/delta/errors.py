@@ -75,6 +75,12 @@ class DeltaLogDamaged(TerminalError):
         "another location for the table."
     )
 
+    @classmethod
+    def without_newest_commit(cls, location: str, version: int) -> Self:
+        """Only a checkpoint has the newest version, so no commit can follow it."""
+        reason = f"the log has no commit of the newest version {version}"
+        return cls(location=location, reason=reason)
+
 
 @dataclass(kw_only=True, eq=False)
 class UnsafeStorage(TerminalError):
@@ -273,18 +279,28 @@ class TableAltered(CaseTexts, TerminalError):
         )
 
     @classmethod
-    def of_features(cls, target: str, features: tuple[str, ...]) -> Self:
+    def of_features(
+        cls, target: str, features: tuple[str, ...], *, is_data_table: bool = True
+    ) -> Self:
         """The table has table features that the writers do not support.
 
         Args:
             target: The table.
             features: The names of the features in the protocol of the table.
+            is_data_table: Whether plans land in the table. The rows of most other tables can be
+                written again.
         """
-        if permanent := [name for name in features if name in _PERMANENT_FEATURES]:
+        permanent = [name for name in features if name in _PERMANENT_FEATURES]
+        if permanent and is_data_table:
             advice = (
                 f"Delta cannot drop {comma_list(permanent)}. Commands that only read still accept "
                 "the table. To land further records, create a spec with a new name and target. "
                 "With `start: earliest`, its runs land all records that Kafka still has."
+            )
+        elif permanent:
+            advice = (
+                f"Delta cannot drop {comma_list(permanent)}. Move the table's folder away, and "
+                "follow the step of the runbook for this table."
             )
         else:
             drop = comma_list(f"DROP FEATURE {name}" for name in features)
@@ -296,19 +312,39 @@ class TableAltered(CaseTexts, TerminalError):
         )
 
     @classmethod
+    def of_protocol(cls, target: str, difference: str, features: tuple[str, ...] = ()) -> Self:
+        """The engine cannot read the table, or cannot write it, because of its protocol.
+
+        Args:
+            target: The table.
+            difference: The requirement of the protocol.
+            features: The names of the table features that the engine does not support.
+        """
+        step = "follow the step of the runbook for this table."
+        advice = f"Delta cannot lower the version of a protocol: {step}"
+        if features:
+            drop = comma_list(f"DROP FEATURE {name}" for name in features)
+            advice = (
+                f"Run ALTER TABLE delta.`{target}` with {drop}. The rows stay. If Delta cannot "
+                f"drop a feature, {step}"
+            )
+        return cls(finding=f"Tidemark cannot use table {target}: {difference}.", advice=advice)
+
+    @classmethod
     def append_only(cls, target: str, pipeline: str, difference: str) -> Self:
         """A property of the table forbids the removal of rows.
 
         Args:
             target: The table.
-            pipeline: The pipeline whose table it is, as in `tidemark status`.
+            pipeline: The pipeline whose table it is, as in `tidemark status`; empty for a table
+                that pipelines share.
             difference: The property.
         """
         advice = (
             f"Run ALTER TABLE delta.`{target}` UNSET TBLPROPERTIES ('delta.appendOnly'), then the "
             "command again."
         )
-        if PipelineRef.parse(pipeline).kind is PipelineKind.LIVE:
+        if pipeline and PipelineRef.parse(pipeline).kind is PipelineKind.LIVE:
             advice += (
                 " To keep the rows of a plan and hide them, run `tidemark publication reject "
                 f"{pipeline} --plan N --reason TEXT`. If an undo has begun, `tidemark rewind "

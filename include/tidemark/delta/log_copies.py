@@ -23,7 +23,7 @@ from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import DeltaError
 
 from tidemark.delta.copied_tables import OpenedTable, Tags
 from tidemark.delta.kept_files import KeptFiles, kept_files_of
@@ -36,7 +36,7 @@ from tidemark.delta.log_folders import (
     commit_path,
     version_of,
 )
-from tidemark.delta.store_commits import create_commit
+from tidemark.delta.store_commits import OvertakenCommit, create_commit
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore, RetryConfig
@@ -268,7 +268,7 @@ class LogCopy:
             retries: See `create_commit`.
 
         Raises:
-            CommitFailedError: See `create_commit`; or another table replaced this one.
+            OvertakenCommit: See `create_commit`; or another table replaced this one.
         """
         version = table.version() + 1
         commit = Path(written, commit_path(version))
@@ -279,10 +279,10 @@ class LogCopy:
             found = self._list(version - 1).get(newest)
         except NotCopied as changed:
             reason = "another program has written a new kind of checkpoint"
-            raise CommitFailedError(reason) from changed
+            raise OvertakenCommit(reason) from changed
         # fence: store-commit-follows-its-version
         if found is None or found != table.tags.get(newest):
-            raise CommitFailedError(f"another table replaced version {version - 1}")
+            raise OvertakenCommit(f"another table replaced version {version - 1}")
         store = self._open_for_writes()
         data = [each for each in written.rglob("*.parquet") if each.parent.name != LOG]
 

@@ -28,6 +28,7 @@ from tidemark.delta.table_io import open_if_exists
 from tidemark.delta.unreadable_files import translate_read_errors
 from tidemark.delta.unreferenced_files import (
     CLOCK_PROBE_PREFIX,
+    LONGEST_RETENTION,
     TRIAL_PREFIX,
     IsPlanFinished,
     StoredFile,
@@ -232,7 +233,7 @@ def _remove(files: FileSystem, file: StoredFile) -> None:
 
 
 def _interval(text: str) -> timedelta:
-    """Parse a table property such as `interval 7 days`.
+    """Parse a table property such as `interval 7 days`, at most `LONGEST_RETENTION`.
 
     Raises `SetupError` for another form; the retention may then be longer than any default.
     """
@@ -246,4 +247,8 @@ def _interval(text: str) -> timedelta:
             "TBLPROPERTIES.",
         )
     amounts = re.findall(_AMOUNT, interval)
-    return sum((timedelta(**{f"{unit}s": int(n)}) for n, unit in amounts), timedelta())
+    try:
+        own = sum((timedelta(**{f"{unit}s": int(n)}) for n, unit in amounts), timedelta())
+    except OverflowError:
+        return LONGEST_RETENTION
+    return min(own, LONGEST_RETENTION)

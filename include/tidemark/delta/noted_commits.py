@@ -17,20 +17,21 @@ from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.core.datafile import DataFile
+from tidemark.core.errors import TidemarkError
 from tidemark.core.following import Batch, BatchOffsets, BatchTotals, Totals
 from tidemark.core.offsets import Span, intersection, spans_by_partition, union, union_by_partition
 from tidemark.delta import commit_log, row_queries
-from tidemark.delta.checked_commits import Change
+from tidemark.delta.checked_commits import Change, refused_commit
 from tidemark.delta.copied_tables import for_writing
 from tidemark.delta.delta_errors import translates_delta_errors
-from tidemark.delta.errors import TableConflict
+from tidemark.delta.errors import DeltaLogDamaged, TableConflict
 from tidemark.delta.landed_files import added_file, lost_file
 from tidemark.delta.live_files import files_at
 from tidemark.delta.replacement import spooled_reader, table_batches
 from tidemark.delta.row_queries import any_of, offsets_condition
 from tidemark.delta.row_removal import remove_rows
 from tidemark.delta.storage import folder_of
-from tidemark.delta.table_checks import check_owner, check_removals
+from tidemark.delta.table_checks import check_owner, check_removals, check_replaceable
 from tidemark.delta.table_io import newest_table, open_if_exists, query_rows, utc_datetime
 from tidemark.delta.table_properties import WRITER_PROPERTIES
 from tidemark.delta.unreadable_files import raise_if_unreadable
@@ -258,6 +259,10 @@ class NotedVersion:
         """See `table_checks.check_removals`."""
         check_removals(self._table, self._uri)
 
+    def check_replaceable(self) -> None:
+        """See `table_checks.check_replaceable`."""
+        check_replaceable(self._table, self._uri)
+
     def clear(self, note: object, columns: Schema, reasons: Mapping[str, str]) -> None:
         """Commit a note, remove all rows, and replace the columns.
 
@@ -273,7 +278,8 @@ class NotedVersion:
 
         newest = newest_table(self._uri)
         self._check_follows(newest)
-        check_removals(newest, self._uri)
+        check_replaceable(newest, self._uri)
+        version = int(newest.version())
         try:
             write_deltalake(
                 for_writing(newest),
@@ -283,7 +289,7 @@ class NotedVersion:
                 commit_properties=_properties({self._key: note, **reasons}),
             )
         except CommitFailedError as refused:
-            raise TableConflict.of_version(self._uri, self._table.version()) from refused
+            raise self._refusal(refused, version) from refused
 
     def commit(self, note: object, change: RowChange) -> int:
         """Commit a note and a change of rows right after this version.
@@ -305,7 +311,7 @@ class NotedVersion:
         # Maintenance and VACUUM remove old files that no commit refers to.
         if lost := lost_file(self._uri, change.files):  # fence: noted-commit-has-its-files
             raise TableConflict.of_lost_file(self._uri, lost)
-        version = int(newest.version()) + 1
+        version = int(newest.version())
         try:
             if change.removed and has_widened_maps(newest):
                 return self._replace_in_files(newest, json.dumps(metadata), change)
@@ -317,18 +323,34 @@ class NotedVersion:
                 newest.create_write_transaction(
                     actions, "append", newest.schema(), commit_properties=properties
                 )
-            return version
+            return version + 1
         except CommitFailedError as refused:
-            raise TableConflict.of_version(self._uri, self._table.version()) from refused
+            raise self._refusal(refused, version) from refused
         except (DeltaError, OSError) as failed:
             # delta-rs also reads the rows that stay in the files.
             removed = union_by_partition(change.removed.values())
             raise_if_unreadable(newest, failed, files_at(newest, removed) if removed else ())
             raise
 
+    def _refusal(self, refused: CommitFailedError, version: int) -> TidemarkError:
+        """Return the error of a refused commit, which was made from a newer version than this."""
+        return refused_commit(
+            refused,
+            self._uri,
+            version,
+            "changing rows",
+            lambda _: TableConflict.of_version(self._uri, self._table.version()),
+        )
+
     def _check_follows(self, newest: DeltaTable) -> None:
-        """Raise `TableConflict` unless only commits that change no row follow this version."""
+        """Raise `TableConflict` unless only commits that change no row follow this version.
+
+        Raises:
+            DeltaLogDamaged: The log has no commit of this version, which is the newest one.
+        """
         missing = newest.version() - self._table.version()
+        if not missing and self._digest is None:
+            raise DeltaLogDamaged.without_newest_commit(self._uri, newest.version())
         commits = commit_log.history(newest, missing) if missing > 0 else []
         if (
             missing < 0

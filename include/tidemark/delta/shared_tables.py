@@ -11,7 +11,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from tidemark.delta.conditional_writes import missing_storage_proofs, prove_conditional_writes
 from tidemark.delta.copied_tables import append_rows
-from tidemark.delta.table_checks import check_names
+from tidemark.delta.table_checks import check_appends
 from tidemark.delta.table_io import open_if_exists
 from tidemark.delta.table_properties import LOG_PROPERTIES
 
@@ -41,10 +41,11 @@ def append_shared(
 
     Raises:
         UnsafeStorage: The storage can lose concurrent commits; nothing was written.
-        TableAltered: The table has column mapping; nothing was written.
+        TableAltered: Another program gave the table a feature or a rule for writers; nothing was
+            written.
     """
     table = open_if_exists(uri) or _created(uri, schema, partition_by, append_only)
-    check_names(table, uri)
+    check_appends(table, uri, schema)
     properties = CommitProperties(app_transactions=missing_storage_proofs(table, uri))
     append_rows(table, rows, schema_mode="merge", commit_properties=properties)
 

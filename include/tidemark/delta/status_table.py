@@ -10,8 +10,10 @@ from arro3.core import DataType, Field, Schema
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
+from tidemark.delta.checked_commits import is_overtaken
 from tidemark.delta.delta_errors import translate_delta_errors
 from tidemark.delta.errors import UnreadableFile
+from tidemark.delta.table_checks import check_appends, check_removals
 from tidemark.delta.table_io import TIMESTAMP, arrow_table, open_if_exists, query_rows
 from tidemark.delta.table_properties import LOG_PROPERTIES
 
@@ -89,6 +91,8 @@ def write_status(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool = 
     Raises:
         UnreadableFile: A file of the table cannot be read, and the rows are not those of all
             pipelines.
+        TableAltered: Another program gave the table a feature, a rule for writers, or the property
+            `delta.appendOnly`; nothing was written.
         StorageFailure, EngineFailed: The table was not written.
     """
     with translate_delta_errors(uri, "writing the status table"):
@@ -128,6 +132,9 @@ def _replace(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool) -> No
     names = ", ".join(f"'{row['pipeline']}'" for row in rows)
     # The commit is refused if another process has written a newer lag after this read.
     table = DeltaTable(uri)
+    check_appends(table, uri, COLUMNS)
+    check_removals(table, uri)
+    version = table.version()
     try:
         known = {row["pipeline"]: row for row in _newest_rows(table)}
     except UnreadableFile as unreadable:
@@ -148,6 +155,8 @@ def _replace(uri: str, rows: Sequence[Mapping[str, Any]], *, of_all: bool) -> No
             schema_mode="merge",
         )
     except CommitFailedError as refused:
+        if not is_overtaken(refused, uri, version):
+            raise
         log.warning(
             "status not written, because a concurrent process wrote first uri=%s message=%s",
             uri,

@@ -22,6 +22,10 @@ _CHANGES_TABLE = {"metaData", "protocol", "domainMetadata"}
 """Actions after which an earlier check of the table no longer holds."""
 
 
+class OvertakenCommit(CommitFailedError):  # type: ignore[misc]  # without types
+    """A commit of another process came first, or another table replaced the table."""
+
+
 def create_commit(store: ObjectStore, version: int, content: bytes, *, retries: int) -> int:
     """Create a commit file, at the given version or the next free one. Returns the version.
 
@@ -34,7 +38,7 @@ def create_commit(store: ObjectStore, version: int, content: bytes, *, retries: 
             no rows, and changes neither columns nor properties. A removal depends on all commits.
 
     Raises:
-        CommitFailedError: A commit of another process came first.
+        OvertakenCommit: A commit of another process came first.
     """
     from obstore.exceptions import AlreadyExistsError
 
@@ -63,7 +67,7 @@ def create_commit(store: ObjectStore, version: int, content: bytes, *, retries: 
                 if reason is None and retried < retries:
                     retried += 1
                     continue
-                raise CommitFailedError(
+                raise OvertakenCommit(
                     f"another commit was first, version {version + retried}: {reason or 'no retry'}"
                 ) from None
         return version + retried

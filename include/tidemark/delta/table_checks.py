@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from deltalake import DeltaTable, Schema
@@ -15,6 +15,7 @@ from tidemark.delta.errors import (
 )
 from tidemark.delta.table_io import open_if_exists
 from tidemark.spec.fields import FieldType, added_fields, type_conflicts
+from tidemark.spec.ref import PipelineKind, PipelineRef
 
 OWNER = "tidemark.pipeline"
 """The table property with the name of the pipeline."""
@@ -25,6 +26,9 @@ _SUPPORTED_FEATURES = {
     "columnMapping",  # Has no effect in mode `none`; `check_names` refuses the other modes.
 }
 """Table features that allow a commit of new files."""
+_NEWEST_WRITER = 7
+_WRITER_OF_IDENTITY_COLUMNS = 6
+"""A protocol of this version requires them from its writers, and has no list of features."""
 _APPEND_ONLY = "delta.appendOnly"
 _NO_RULES = {"delta.columnMapping.id", "delta.columnMapping.physicalName"}
 """Column metadata of Delta that does not restrict the column's values."""
@@ -117,20 +121,71 @@ def check_names(table: DeltaTable, uri: str) -> None:
 def check_rules(table: DeltaTable, uri: str) -> None:
     """Raise `TableAltered` for rules for writers that a commit of new files does not check."""
     check_names(table, uri)
+    _check_partitions(table, uri)
+    _check_constraints(table, uri)
+    _check_column_rules(table, uri, required=())
+    check_features(table, uri)
+
+
+def check_appends(table: DeltaTable, uri: str, schema: Any) -> None:
+    """Raise `TableAltered` for rules for writers of a table into which no plan lands.
+
+    Args:
+        table: The table.
+        uri: Its location.
+        schema: The columns of a new table. Their rules are allowed.
+    """
+    check_names(table, uri)
+    _check_constraints(table, uri)
+    required = [field.name for field in schema if not field.nullable]
+    _check_column_rules(table, uri, required)
+    check_features(table, uri)
+
+
+def check_replaceable(table: DeltaTable, uri: str) -> None:
+    """Raise `TableAltered` for rules that remain if a commit replaces all rows and columns."""
+    check_removals(table, uri)
+    check_names(table, uri)
+    _check_partitions(table, uri)
+    _check_constraints(table, uri)
+    check_features(table, uri)
+
+
+def check_features(table: DeltaTable, uri: str) -> None:
+    """Raise `TableAltered` if delta-rs cannot commit to a table, because of its protocol."""
+    protocol = table.protocol()
+    if protocol.min_writer_version > _NEWEST_WRITER:
+        difference = f"it needs a writer of version {protocol.min_writer_version}"
+        raise TableAltered.of_protocol(uri, difference)
+    features = set(protocol.writer_features or ())
+    if protocol.min_writer_version == _WRITER_OF_IDENTITY_COLUMNS:
+        features.add("identityColumns")
+    if unknown := features - _SUPPORTED_FEATURES:
+        owner = table.metadata().configuration.get(OWNER)
+        is_data_table = owner is not None and PipelineRef.parse(owner).kind is PipelineKind.LIVE
+        raise TableAltered.of_features(uri, tuple(sorted(unknown)), is_data_table=is_data_table)
+
+
+def _check_partitions(table: DeltaTable, uri: str) -> None:
     if partitions := table.metadata().partition_columns:
         # fence: partitioned-table-is-refused
         raise TableAltered.of_rule(uri, f"it is partitioned by {', '.join(partitions)}")
+
+
+def _check_constraints(table: DeltaTable, uri: str) -> None:
     for name in table.metadata().configuration:
         if name.startswith("delta.constraints."):
             constraint = name.removeprefix("delta.constraints.")
             raise TableAltered.of_rule(uri, f"it has the constraint {constraint!r}")
+
+
+def _check_column_rules(table: DeltaTable, uri: str, required: Collection[str]) -> None:
+    """Raise `TableAltered` for a column with a rule; the columns `required` may refuse nulls."""
     for field in table.schema().fields:
         rules = {name for name in field.metadata if name.startswith("delta.")}
-        if not field.nullable or rules - _NO_RULES:
+        refuses_nulls = not field.nullable and field.name not in required
+        if refuses_nulls or rules - _NO_RULES:
             raise TableAltered.of_rule(uri, f"its column {field.name} has a rule")
-    if unknown := set(table.protocol().writer_features or ()) - _SUPPORTED_FEATURES:
-        features = tuple(sorted(unknown))
-        raise TableAltered.of_features(uri, features)
 
 
 def check_removals(table: DeltaTable, uri: str) -> None:

@@ -20,6 +20,8 @@ CLOCK_PROBE_PREFIX = ".tidemark-clock-"
 """Prefix of the name of the file that maintenance writes to read the storage's clock."""
 PROBE_LIFETIME = timedelta(hours=1)
 """No process uses a clock probe or a trial folder of this age."""
+LONGEST_RETENTION = timedelta(days=36_500)
+"""A longer retention of removed files counts as this one, which keeps every file."""
 
 IsPlanFinished: TypeAlias = Callable[[int], bool]
 """Returns True if no process can still land the plan of this number."""

@@ -70,11 +70,13 @@ class Quality:
         Raises:
             InvalidSelection, PlanStillOpen: There is no such plan, or it has not landed.
             PlanCancelled: The plan was abandoned or undone, perhaps during the check.
+            TableAltered: The control table cannot be written.
             HistoriesDiverge, ControlConflict: See `read_checked_ledger` and `retry_on_conflict`.
         """
         with tables_opened_once():
             ledger = read_checked_ledger(self.ports.control, self.spec.name, self.ports.table)
             plan, landing = self.landed(sequence)
+            self.ports.control.check_appends()
         expected = RecordedRange.of(plan, landing)
         ref = self.batch_ref(plan, landing)
         report = self.checker.check(ref, expected, self.spec.suite, self.ports.now())

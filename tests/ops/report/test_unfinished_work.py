@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -354,18 +355,37 @@ def test_a_quarantine_that_is_behind_is_a_state_until_the_next_decode(tmp_path: 
     assert record["quarantine_behind"] is False
 
 
-def test_a_typed_row_that_another_program_deleted_is_a_state(tmp_path: Path) -> None:
+def test_a_typed_row_that_another_program_deleted_is_an_alarm(tmp_path: Path) -> None:
     """Nothing waits, and the next decode would not add the row."""
     lake = home_typed_lake(tmp_path)
     lake.land_and_run(3)
     DeltaTable(lake.typed_uri).delete('"offset" = 1')
     status = app_of(tmp_path)().pipeline("events").report.status()
     assert status.unfinished.typed.backlog == DecodeBacklog()
-    assert "unaccounted" in replace(status, kafka_error=None, problem=None).state
+    assert names(status)[-1] == "RecordsUnaccounted"
+    assert replace(status, kafka_error=None, problem=None).state == "RecordsUnaccounted"
     assert str(next(status.explain(NOW))) == (
         "events: 1 landed record is neither in the typed table nor in quarantine: "
         "`tidemark verify events` finds the difference"
     )
+
+
+def test_the_alarm_about_a_missing_record_ends_with_a_restore_or_an_erasure(tmp_path: Path) -> None:
+    """An erasure also deletes the row of the bronze table."""
+    lake = home_typed_lake(tmp_path)
+    lake.land_and_run(3)
+    version = DeltaTable(lake.typed_uri).version()
+    ends: Sequence[Callable[[], object]] = [
+        lambda: DeltaTable(lake.typed_uri).restore(version),
+        lambda: DeltaTable(lake.bronze.uri).delete('"offset" = 1'),
+    ]
+    for end in ends:
+        DeltaTable(lake.typed_uri).delete('"offset" = 1')
+        assert "RecordsUnaccounted" in names(app_of(tmp_path)().pipeline("events").report.status())
+        end()
+        lake.run()
+        status = app_of(tmp_path)().pipeline("events").report.status()
+        assert "RecordsUnaccounted" not in names(status)
 
 
 def test_rows_of_a_plan_that_is_decoded_during_the_read_are_no_alarm(
@@ -387,7 +407,7 @@ def test_rows_of_a_plan_that_is_decoded_during_the_read_are_no_alarm(
     status = app_of(tmp_path)().pipeline("events").report.status()
     assert (status.records, status.unfinished.typed.rows) == (5, 5)
     assert "RowsToWithdraw" not in names(status)
-    assert "unaccounted" not in status.state
+    assert "RecordsUnaccounted" not in status.state
 
 
 def test_withdrawn_rows_are_an_alarm_until_the_typed_and_the_upsert_table_lack_them(

@@ -64,7 +64,7 @@ class PlanExecutor:
             PlanCancelled: The plan is abandoned or undone.
             PlanCannotLand: Another process has started to abandon the plan.
             ForeignTable: The target is not the data table of this pipeline.
-            TableAltered: See `DataTable.prepare`.
+            TableAltered: See `DataTable.prepare` and `ControlTable.check_appends`.
             HistoriesDiverge: The data table and the control table have different histories.
             LostRange, EndBehindCommitted, TopicRecreated, TopicChanged: Kafka no longer has the
                 planned records; nothing was written.
@@ -88,6 +88,7 @@ class PlanExecutor:
             if record.held_now and record.landed_originally:
                 log.info("landed already pipeline=%s plan=%d", plan.pipeline, sequence)
                 return ExecutionResult(plan=plan, landing=record.landed_originally, wrote=False)
+            self.ports.control.check_appends()
             landing = self._find_landing(plan)
         wrote = landing is None and self._land(plan, ledger, seen)
         landing = retry_on_conflict(lambda: self._record(plan))

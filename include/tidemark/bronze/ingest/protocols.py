@@ -187,6 +187,13 @@ class ControlReader(EventRows, Protocol):
 class ControlTable(ControlReader, Protocol):
     """The offset store outside Kafka: append-only, with a compare-and-set per pipeline."""
 
+    def check_appends(self) -> None:
+        """Check that events can be recorded.
+
+        Raises:
+            TableAltered: Another program gave the table a feature or a rule for writers.
+        """
+
     def append(
         self, ledger: CheckedLedger, events: Sequence[ControlEvent], recorded_at: datetime
     ) -> None:
@@ -194,6 +201,7 @@ class ControlTable(ControlReader, Protocol):
 
         Raises:
             ControlConflict: A concurrent process appended first; nothing was written.
+            TableAltered: See `check_appends`; nothing was written.
             UnsafeStorage: The storage can lose concurrent commits; nothing was written.
         """
 

@@ -59,6 +59,7 @@ class Abandon:
             RecordsMissed: The plan has landed without some visible records; the landing is
                 recorded.
             KafkaFailure: Kafka did not answer about the topic of a landed plan.
+            TableAltered: The control table cannot be written.
             TableAltered, StorageFailure, UnreadableFile: The rows to discard cannot be removed.
             TableReplaced: An older copy replaced the data table meanwhile.
             HistoriesDiverge, CommitConflict: See `ledgers.compare_ledger` and `retry_on_conflict`.
@@ -122,6 +123,7 @@ class Abandon:
             raise NothingToDo.of_landed_plan(plan.pipeline, plan.sequence)
         if discard:
             self.ports.table.check_removable(plan)
+        self.ports.control.check_appends()
         # In this order: a plan without a commit after the fence can never land.
         self.ports.table.fence(plan, seen)  # fence: abandoned-plan-is-fenced
         landing = self.ports.table.find_landing(plan)  # fence: fence-before-look

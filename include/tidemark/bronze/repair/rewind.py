@@ -75,6 +75,7 @@ class Repair:
             NothingToDo: The control table and the data table agree.
             LedgerBehindTable: The table has plans that the ledger lacks; `rebuild` adds them.
             UnexplainedRows: The table's rows do not match the landed plans; nothing is changed.
+            TableAltered: One of the tables cannot be written; nothing is changed.
         """
         return retry_on_conflict(
             lambda: self._attempt_repair(requested_by, reason, dry_run=dry_run, add_unknown=False)
@@ -111,6 +112,7 @@ class Repair:
         landings, _ = self._landings(ledger, state)
         if dry_run:
             return rules.with_recounts(ledger, found, landings)
+        self.ports.control.check_appends()
         older = range(self._next_epoch(ledger))
         app_ids = [each for epoch in older for each in self._app_ids(epoch)]
         fenced = self.ports.table.fence_chains(

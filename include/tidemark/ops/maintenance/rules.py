@@ -8,7 +8,12 @@ from enum import StrEnum
 from typing import Any
 
 from tidemark.core.ledger import Ledger
-from tidemark.delta.unreferenced_files import IsPlanFinished, StoredFile, TableFiles
+from tidemark.delta.unreferenced_files import (
+    LONGEST_RETENTION,
+    IsPlanFinished,
+    StoredFile,
+    TableFiles,
+)
 from tidemark.ops.maintenance.errors import RetentionTooShort
 
 DEFAULT_RETENTION = timedelta(days=7)
@@ -16,6 +21,9 @@ DEFAULT_RETENTION = timedelta(days=7)
 """
 DEFAULT_KEEP_HOURS = DEFAULT_RETENTION // timedelta(hours=1)
 """`DEFAULT_RETENTION` in hours, for options and forms."""
+MOST_KEEP_DAYS = LONGEST_RETENTION.days
+MOST_KEEP_HOURS = LONGEST_RETENTION // timedelta(hours=1)
+"""`LONGEST_RETENTION` in days and in hours, for options and forms."""
 DEFAULT_DOCS_RETENTION = timedelta(days=90)
 """The retention of pages of quality checks; the check results have no retention."""
 
@@ -81,6 +89,8 @@ def effective_retention(
 ) -> timedelta:
     """Return the longer one of the requested and the table's configured retention.
 
+    A retention of more than `LONGEST_RETENTION` keeps every file, and counts as this one.
+
     Args:
         table: The table's display name.
         requested: The retention that the caller of maintenance requests.
@@ -95,7 +105,8 @@ def effective_retention(
         raise RetentionTooShort(
             table=table, requested_hours=requested // hour, minimum_hours=-(-minimum // hour)
         )
-    return requested if configured is None else max(requested, configured)
+    longer = requested if configured is None else max(requested, configured)
+    return min(longer, LONGEST_RETENTION)
 
 
 def finished_plans_of(ledger: Ledger) -> IsPlanFinished:

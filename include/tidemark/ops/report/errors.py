@@ -273,6 +273,23 @@ class RowsToWithdraw(PipelineError, TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
+class RecordsUnaccounted(PipelineError, TerminalError):
+    """Landed records are neither typed nor in quarantine, or more records are than have landed.
+
+    Attributes:
+        finding: The difference, as a clause.
+    """
+
+    finding: str
+
+    problem = "Records of pipeline '{pipeline}' do not add up: {finding}."
+    fix = (
+        "`tidemark verify {pipeline}` finds the difference. RESTORE the table that another program "
+        "changed to the version before that change."
+    )
+
+
+@dataclass(kw_only=True, eq=False)
 class QuarantineTooLarge(PipelineError, TerminalError):
     """More records are in quarantine than the spec allows."""
 

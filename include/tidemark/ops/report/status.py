@@ -31,6 +31,7 @@ from tidemark.delta.opened_tables import tables_opened_once
 from tidemark.ops.report.errors import (
     LagTooLarge,
     PipelineStalled,
+    RecordsUnaccounted,
     RunwayTooShort,
 )
 from tidemark.ops.report.typed_account import TypedAccount
@@ -196,6 +197,9 @@ class PipelineStatus:
             if self.problem is None or not isinstance(alarm, LagTooLarge):
                 yield alarm
         yield from self.unfinished.alarms(self.pipeline, self.rules, self.checked_at)
+        account = self.typed_account
+        if account and (finding := account.problem()):
+            yield RecordsUnaccounted(pipeline=self.pipeline, finding=finding)
 
     def _exceeded_limits(self) -> Iterator[TidemarkError]:
         rules, lag, lag_time, name = self.rules, self.lag, self.lag_time, self.pipeline
@@ -218,8 +222,6 @@ class PipelineStatus:
     def state(self) -> str:
         """The names of alarms, else the states of unfinished work, else `ok` or `not started`."""
         states = [type(alarm).__name__ for alarm in self.alarms()] or [*self.unfinished.states()]
-        if self.typed_account and self.typed_account.unaccounted:
-            states.append("unaccounted")
         return ", ".join(states) or ("ok" if self.has_started else "not started")
 
     def explain(self, now: datetime) -> Iterator[StatusLine]:
@@ -375,7 +377,7 @@ class _StatusReader:
             ledger = read_checked_ledger(control, spec.name, data_log, rows=True)
         except TidemarkError as error:
             ledger, table_error = control.summary(spec.name), error
-        problem = table_error or UndoUnfinished.first_of(ledger)
+        problem = table_error or self._control_error() or UndoUnfinished.first_of(ledger)
         throughput = control.throughput(spec.name)
         last_run = throughput.runs[-1] if throughput.runs else None
         work, last_run_bytes, stored_bytes, missing = UnfinishedWork(), None, None, None
@@ -428,6 +430,14 @@ class _StatusReader:
             open_plan.plan.size if open_plan else 0,
         )
         return replace(status, forecast=expected, caught_up_at=at)
+
+    def _control_error(self) -> TidemarkError | None:
+        """Return the error with which a run could not record its plan."""
+        try:
+            self.ports.control.check_appends()
+        except TidemarkError as error:
+            return error
+        return None
 
     def _topic_state(self, ledger: Ledger, throughput: Throughput) -> _TopicState:
         spec = self.spec

@@ -560,7 +560,8 @@ class Decodes:
 
         Raises:
             OnlyCopy: The bronze table lacks landed rows, or their number is unknown.
-            TableAltered: The typed table is for appends only.
+            TableAltered: The typed table is for appends only, or has a feature or a rule that would
+                remain.
             ForeignTable, HistoriesDiverge, DuplicateRows, CommitConflict: As for `next`.
         """
         reasons = {"requested_by": requested_by, "reason": reason}
@@ -586,6 +587,7 @@ class Decodes:
         offsets = size_of_all(required(plans.now.values(), decode.publish))
         if typed is None or bookmark is None:
             return ClearedTable(rows=0, offsets=offsets)
+        typed.check_replaceable()
         rows = typed.row_count()
         if reasons is not None:
             typed.clear(bookmark.as_metadata(), typed_schema(decode), reasons)

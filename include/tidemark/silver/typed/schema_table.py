@@ -11,6 +11,7 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.bronze.ingest.protocols import Clock
 from tidemark.delta.delta_errors import translates_delta_errors
+from tidemark.delta.table_checks import check_appends
 from tidemark.delta.table_io import TIMESTAMP, arrow_table, open_if_exists, query_rows
 from tidemark.delta.table_properties import LOG_PROPERTIES
 from tidemark.spec.decode import RegisteredSchema
@@ -61,6 +62,8 @@ class DeltaSchemaStore:
         """Store schemas that the table lacks.
 
         Raises:
+            TableAltered: Another program gave the table a feature or a rule for writers; nothing
+                was written.
             StorageFailure, EngineFailed: The schemas may be stored. Repeating the call is safe.
         """
         rows = [
@@ -73,12 +76,15 @@ class DeltaSchemaStore:
             }
             for each in schemas
         ]
-        self._create()
+        self._prepare()
         write_deltalake(self._uri, arrow_table(rows, COLUMNS), mode="append")
 
-    def _create(self) -> None:
-        """Create a missing table; a concurrent decode may do the same."""
-        if open_if_exists(self._uri) is None:
+    def _prepare(self) -> None:
+        """Check the table, or create it; a concurrent decode may do the same."""
+        table = open_if_exists(self._uri)
+        if table is not None:
+            check_appends(table, self._uri, COLUMNS)
+        else:
             with suppress(DeltaError):
                 DeltaTable.create(
                     self._uri, schema=COLUMNS, mode="ignore", configuration=dict(LOG_PROPERTIES)

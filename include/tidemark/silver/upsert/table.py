@@ -16,6 +16,7 @@ from deltalake import (
 )
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from tidemark.delta.checked_commits import refused_commit
 from tidemark.delta.columns import BRONZE_SCHEMA, delta_type, nullable_column
 from tidemark.delta.commit_log import changes_no_rows, commits_with_metadata, history
 from tidemark.delta.copied_tables import for_writing
@@ -162,6 +163,7 @@ class DeltaUpsertTable:
         table = newest_table(self._uri)
         if (table.transaction_version(merge.app_id) or 0) >= merge.version:
             return
+        version = table.version()
         try:
             write_deltalake(
                 for_writing(table),
@@ -170,7 +172,13 @@ class DeltaUpsertTable:
                 commit_properties=_properties(merge),
             )
         except CommitFailedError as refused:
-            raise TableConflict.of_version(self._uri, table.version()) from refused
+            raise refused_commit(
+                refused,
+                self._uri,
+                version,
+                "removing all rows",
+                lambda _: TableConflict.of_version(self._uri, version),
+            ) from refused
 
     def version(self) -> int:
         """Return the newest version of the table; -1 if it is missing."""
