@@ -193,6 +193,33 @@ def test_a_schema_without_a_column_raises_the_reason(schema: Any, problem: str) 
         column_of(json.dumps(schema))
 
 
+def _fixed(size: Any, precision: Any, scale: Any = 0) -> str:
+    number = {"logicalType": "decimal", "precision": precision, "scale": scale}
+    return json.dumps({"type": "fixed", "name": "F", "size": size, **number})
+
+
+@pytest.mark.parametrize("size", range(1, 20))
+def test_a_decimal_in_a_fixed_has_at_most_the_digits_of_its_bytes(size: int) -> None:
+    """Avro ignores the logical type of a larger decimal, so the column has the bytes."""
+    most = len(str(2 ** (8 * size - 1))) - 1
+    for precision in range(1, 39):
+        expected = Decimal(precision, 0) if precision <= most else "binary"
+        assert column_of(_fixed(size, precision)) == expected
+
+
+def test_a_decimal_of_any_precision_is_read_at_once() -> None:
+    """The powers of such numbers take hours, and more memory than any machine has."""
+    assert column_of(_fixed(16, 10**9, 2)) == "binary"
+    assert column_of(_fixed(10**6, 10**4_000)) == "binary"
+    with pytest.raises(UnsupportedSchema, match="1000000 digits, and Delta allows 38"):
+        column_of(_fixed(10**6, 10**6))
+
+
+@pytest.mark.parametrize(("precision", "scale"), [(True, 0), (9, False), ("9", 0), (9.0, 0)])
+def test_a_decimal_whose_digits_are_no_integers_is_ignored(precision: Any, scale: Any) -> None:
+    assert column_of(_fixed(8, precision, scale)) == "binary"
+
+
 def test_the_readers_schema_has_numbers_of_64_bits() -> None:
     """The binary form is the same. Ignored parts are removed, and unions keep their names."""
     side = {"type": "enum", "name": "a.Side", "symbols": ["BUY"], "default": "BUY"}

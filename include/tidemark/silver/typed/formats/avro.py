@@ -59,6 +59,8 @@ class Symbols(str):
 _RECORDS = ("record", "error")
 _NAMED = {*_RECORDS, "enum", "fixed"}
 _WIDEST_DECIMAL = 38
+_DIGITS_OF_BITS, _BITS = 30_102_999_566_398_119_521, 10**20
+"""So many bits store so many decimal digits, which is the logarithm of 2."""
 _WIDE = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
 
 
@@ -235,7 +237,7 @@ def logical_type(schema: Mapping[str, Any]) -> FieldType | None:
     kind, logical = schema.get("type"), schema.get("logicalType")
     if logical == "decimal" and kind in ("bytes", "fixed"):
         precision, scale = schema.get("precision"), schema.get("scale", 0)
-        if isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision:
+        if type(precision) is int and type(scale) is int and 0 <= scale <= precision:
             if kind == "fixed" and not _fits(precision, schema.get("size")):
                 # By the specification, such a logical type is ignored.
                 return None
@@ -250,7 +252,8 @@ def logical_type(schema: Mapping[str, Any]) -> FieldType | None:
 
 def _fits(precision: int, size: Any) -> bool:
     """Return whether `size` bytes can store every number of `precision` digits."""
-    return isinstance(size, int) and size > 0 and 10**precision <= 2 ** (8 * size - 1)
+    # Counts digits, because a hostile precision or size has powers beyond any memory.
+    return type(size) is int and precision <= (8 * size - 1) * _DIGITS_OF_BITS // _BITS
 
 
 def _column(schema: Any, known: dict[str, FieldType | None]) -> FieldType:
