@@ -26,6 +26,9 @@ MAX_LEVELS = 50
 MAX_COLUMNS = 2_000
 """Maximum fields of a type that are not structs; a type counts at each use. Spark's time and memory
 for a plan grow with the columns. A plan takes a minute at this limit."""
+MAX_VALUE_BYTES = 64 * 2**20
+"""Maximum bytes of a text and of a `fixed` in Avro. Avro allocates them before it reads them, so a
+record of a few bytes could request gigabytes."""
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 
 

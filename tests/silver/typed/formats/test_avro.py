@@ -176,6 +176,14 @@ def test_avro_types_become_delta_types(schema: Any, column: FieldType) -> None:
             record(("a", {"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}})),
             r"^a\[\]: F has no bytes",
         ),
+        *(
+            (
+                record(("a", {"type": "fixed", "name": "F", "size": size})),
+                "^a: the size of F is not a number of bytes",
+            )
+            for size in (-1, "16", 1.0, True, None)
+        ),
+        (record(("a", {"type": "fixed", "name": "F"})), "not valid Avro"),
         (record(("a", ["null"])), "no type but null"),
         (record(("a", "int"), ("A", "int")), "differ only in case: a"),
         (record(("a", "Missing")), "does not define Missing"),
@@ -232,6 +240,8 @@ def test_the_readers_schema_has_numbers_of_64_bits() -> None:
         ("either", ["int", {"type": "map", "values": ["string", "int"]}, "a.Side"]),
         ("m", money),
         ("u", {"type": "string", "logicalType": "uuid"}),
+        # Python writes this number as `Infinity`, which is no JSON.
+        ("n", {"type": "bytes", "logicalType": "decimal", "precision": 1e999}),
     )
     schema["fields"][4]["default"] = 1
 
@@ -254,6 +264,7 @@ def test_the_readers_schema_has_numbers_of_64_bits() -> None:
         ),
         ("m", money),
         ("u", {"type": "string"}),
+        ("n", {"type": "bytes"}),
     )
     fastavro.parse_schema(spark)
 

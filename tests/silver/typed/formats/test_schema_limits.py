@@ -60,6 +60,15 @@ _BOMBS: list[tuple[_Read, str, str]] = [
     ),
     (avro.column_of, "[" * 3_000 + "]" * 3_000, "has more than 250 levels in its text"),
     (avro.column_of, json.dumps({"type": "int", "doc": "x" * 4_000_000}), "4,000,000 characters"),
+    *(
+        (
+            avro.column_of,
+            json.dumps(_avro_record({"type": "fixed", "name": "F", "size": size, **more})),
+            "^f0: F has more than 67,108,864 bytes",
+        )
+        for size in (64 * 2**20 + 1, 2**31, 10**4_000)
+        for more in ({}, {"logicalType": "decimal", "precision": 9})
+    ),
     (
         json_schema.column_of,
         _definitions(17, lambda each: {"properties": {"a": each, "b": each}}),
@@ -108,6 +117,9 @@ def test_a_schema_at_the_limits_has_a_column() -> None:
     deep = avro.column_of(json.dumps(_avro_record(lists)))
     assert isinstance(deep, Struct)
     assert (deep.columns, deep.levels) == (1, MAX_LEVELS)
+    assert (
+        avro.column_of(json.dumps({"type": "fixed", "name": "F", "size": 64 * 2**20})) == "binary"
+    )
 
 
 def test_references_of_avro_that_are_nested_too_deep_are_refused() -> None:

@@ -21,7 +21,7 @@ from tidemark.spec.fields import (
     UnsupportedSchema,
     path_prefix,
 )
-from tidemark.spec.schema_limits import SchemaTooLarge, check_size, load_json
+from tidemark.spec.schema_limits import MAX_VALUE_BYTES, SchemaTooLarge, check_size, load_json
 
 _PRIMITIVES = {
     "boolean": "boolean",
@@ -175,10 +175,9 @@ def as_spark_reads(text: str) -> str:
     return json.dumps(_readable(json.loads(text), count()))
 
 
-_KEPT = frozenset(
-    ("type", "name", "namespace", "fields", "items", "values", "size", "precision", "scale")
-)
+_KEPT = frozenset(("type", "name", "namespace", "fields", "items", "values", "size"))
 """The parts of a schema that a reader needs: no defaults, aliases or properties."""
+_OF_DECIMALS = ("logicalType", "precision", "scale")
 
 
 def _readable(schema: Any, numbers: Iterator[int]) -> Any:
@@ -211,7 +210,7 @@ def _readable(schema: Any, numbers: Iterator[int]) -> Any:
             for each in _fields_with_bytes(schema)
         ]
     if logical_type(schema) is not None:
-        kept["logicalType"] = schema["logicalType"]
+        kept |= {name: schema[name] for name in _OF_DECIMALS if name in schema}
     return kept
 
 
@@ -268,6 +267,8 @@ def _column(schema: Any, known: dict[str, FieldType | None]) -> FieldType:
     if isinstance(schema, str):
         return _by_name(schema, known)
     kind = schema["type"]
+    if kind == "fixed":
+        _check_fixed(schema["name"], schema["size"])
     if (logical := logical_type(schema)) is not None:
         if kind == "fixed":
             known[schema["name"]] = logical
@@ -292,11 +293,18 @@ def _named(schema: Mapping[str, Any], known: dict[str, FieldType | None]) -> Fie
         made = struct_type(name, fields, lambda each: _column(each, known))
     elif schema["type"] == "enum":
         made = Symbols.of(schema["symbols"])
-    elif schema.get("size") == 0:
-        # A few bytes could claim a list of any number of them.
-        raise UnsupportedSchema(f"{name} has no bytes")
     known[name] = made
     return made
+
+
+def _check_fixed(name: str, size: Any) -> None:
+    if type(size) is not int or size < 0:
+        raise UnsupportedSchema(f"the size of {name} is not a number of bytes")
+    if size == 0:
+        # A few bytes could claim a list of any number of them.
+        raise UnsupportedSchema(f"{name} has no bytes")
+    if size > MAX_VALUE_BYTES:
+        raise SchemaTooLarge(f"{name} has more than {MAX_VALUE_BYTES:,} bytes")
 
 
 def _by_name(name: str, known: Mapping[str, FieldType | None]) -> FieldType:
