@@ -87,6 +87,16 @@ _BOMBS: list[tuple[_Read, str, str]] = [
     ),
     (json_schema.column_of, _repeated_parts(), "has more than 50,000 parts"),
     (
+        json_schema.column_of,
+        f'{{"properties": {{"a": {{"maximum": -{"1" * 4_301}}}}}}}',
+        "has a number of more than 4,300 digits",
+    ),
+    (
+        avro.column_of,
+        f'{{"type": "int", "default": {"1" * 4_301}}}',
+        "has a number of more than 4,300 digits",
+    ),
+    (
         lambda fields: protobuf_reader.column_of(protobuf_schema(fields)),
         "".join(f"int32 f{n} = {n + 1};" for n in range(2_001)),
         "has more than 2,000 columns",
@@ -117,6 +127,7 @@ def test_a_schema_at_the_limits_has_a_column() -> None:
     deep = avro.column_of(json.dumps(_avro_record(lists)))
     assert isinstance(deep, Struct)
     assert (deep.columns, deep.levels) == (1, MAX_LEVELS)
+    assert avro.column_of(json.dumps({"type": "int", "default": -(10**4_299)})) == "integer"
     assert (
         avro.column_of(json.dumps({"type": "fixed", "name": "F", "size": 64 * 2**20})) == "binary"
     )

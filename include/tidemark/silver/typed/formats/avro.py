@@ -71,17 +71,19 @@ def with_references(text: str, references: Iterable[str]) -> str:
         text: The schema.
         references: The schemas that it refers to, directly or indirectly.
 
+    Returns:
+        The text itself if one of the schemas is not valid Avro. `column_of` raises the reason.
+
     Raises:
         SchemaTooLarge: One of the schemas exceeds a limit, or references are nested too deep.
-        ValueError: One of the schemas is not JSON.
     """
     others: dict[str, Any] = {}
-    for each in references:
-        _resolved(load_json(each), "", {}, others)
-    if not others:
-        return text
     try:
-        return json.dumps(_resolved(load_json(text), "", others, {}))
+        for each in references:
+            _resolved(load_json(each), "", {}, others)
+        return json.dumps(_resolved(load_json(text), "", others, {})) if others else text
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
+        return text
     except RecursionError:
         raise SchemaTooLarge("the references of the schema are nested too deep") from None
 
