@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -111,6 +112,14 @@ def test_a_schema_beyond_a_limit_is_refused_while_it_is_read(
     """The work ends at the limit. Without a limit, some of these schemas take hours."""
     with pytest.raises(SchemaTooLarge, match=problem):
         read(text)
+
+
+def test_the_time_to_read_a_union_is_proportional_to_its_members() -> None:
+    union = [{**_avro_record("int"), "name": f"R{n}"} for n in range(20_000)]
+    started = time.process_time()
+    with pytest.raises(SchemaTooLarge, match="has more than 2,000 columns"):
+        avro.column_of(json.dumps(union))
+    assert time.process_time() - started < 4
 
 
 def test_a_definition_that_several_parts_refer_to_is_read_once() -> None:

@@ -6,6 +6,7 @@ Source: the Avro 1.12 specification. A schema without a type in Delta raises `Un
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, Self
@@ -335,8 +336,8 @@ def _union(members: list[Any], known: dict[str, FieldType | None]) -> FieldType:
                 f"a union of {_several(some)} makes one column, which does not show the type"
             )
         return wide
-    folded = [name.lower() for name, _ in kinds]
-    if twice := [each for each in some if folded.count(_type_name(each).lower()) > 1]:
+    folded = Counter(name.lower() for name, _ in kinds)
+    if twice := [each for each in some if folded[_type_name(each).lower()] > 1]:
         raise UnsupportedSchema(
             f"a union of {_several(twice)} makes fields with the same name, "
             f"{UNION_MEMBER}{_type_name(twice[0])}, or of names that differ in case alone"
