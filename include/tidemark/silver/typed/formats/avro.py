@@ -61,7 +61,7 @@ _RECORDS = ("record", "error")
 _NAMED = {*_RECORDS, "enum", "fixed"}
 _WIDEST_DECIMAL = 38
 _DIGITS_OF_BITS, _BITS = 30_102_999_566_398_119_521, 10**20
-"""So many bits store so many decimal digits, which is the logarithm of 2."""
+"""Their quotient is the number of decimal digits in a bit: the decimal logarithm of 2."""
 _WIDE = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
 
 
