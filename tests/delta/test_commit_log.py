@@ -12,7 +12,7 @@ from deltalake.schema import PrimitiveType
 
 from tests.support.file_lake import remove_old_commits
 from tests.support.typed_lake import TypedLake
-from tidemark.delta.commit_log import history, may_have_changed_rows
+from tidemark.delta.commit_log import commits_with_metadata, history, may_have_changed_rows
 
 
 def append(uri: str, name: str) -> None:
@@ -133,3 +133,10 @@ def test_a_decode_that_adds_no_typed_row_changes_none(tmp_path: Path) -> None:
     assert decoded(1) is False
     lake.land_values([b"c"])
     assert decoded(1) is True
+
+
+@pytest.mark.parametrize("text", ["no JSON", f'{{"a": {"1" * 5_000}}}', "[" * 100_000, "[1]"])
+def test_metadata_that_python_cannot_read_is_ignored(text: str) -> None:
+    """Any program that writes to the table chooses the metadata of its commits."""
+    commits = [{"version": 2, "userMetadata": text}, {"version": 1, "userMetadata": '{"a": 1}'}]
+    assert [*commits_with_metadata(commits)] == [(1, {"a": 1})]

@@ -11,6 +11,7 @@ import fastavro
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from tests.support.services import NOW
 from tests.support.typed_lake import TypedLake
 from tidemark.silver.typed.formats.spark_payloads import FORMS_AT_ONCE
 from tidemark.silver.typed.spark_decoder import SparkDecoder
@@ -43,6 +44,7 @@ class FramedLake(TypedLake):
             quarantine=str(self.root / self.decode.quarantine_target),
             spec=self.decode,
             schemas=self.schemas.store,
+            now=lambda: NOW,
             forms_at_once=self.forms_at_once,
         )
 

@@ -321,6 +321,7 @@ class TypedPart:
             quarantine=self.adapters.uri(decode.quarantine_target),
             spec=decode,
             schemas=store,
+            now=self.adapters.now,
             write_options=sessions.write_options,
         )
 

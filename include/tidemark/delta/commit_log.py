@@ -203,7 +203,8 @@ def commits_with_metadata(
     for commit in commits:
         try:
             metadata = json.loads(commit.get("userMetadata") or "null")
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
+            # Another program wrote it.
             continue
         if isinstance(metadata, dict):
             yield commit["version"], metadata

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from tidemark.spark.sessions import SQL_SETTINGS
 from tidemark.spec.layout import LOG_FOLDER, Layout
+from tidemark.spec.schema_limits import MAX_VALUE_BYTES
 
 SHORT_RUN_RECORDS = 1_000_000
 """Records up to which the JVM's optimising compiler costs a job more time than it saves."""
@@ -123,14 +124,15 @@ def local_environment(
 
 
 AVRO_LIMITS: Mapping[str, str] = {
-    "org.apache.avro.limits.string.maxLength": str(64 * 2**20),
-    "org.apache.avro.limits.bytes.maxLength": str(64 * 2**20),
+    "org.apache.avro.limits.string.maxLength": str(MAX_VALUE_BYTES),
+    "org.apache.avro.limits.bytes.maxLength": str(MAX_VALUE_BYTES),
     "org.apache.avro.limits.collectionItems.maxLength": str(8 * 2**20),
 }
 """Java properties that limit the memory for one record, in bytes and elements.
 
 Avro allocates the memory for a text or a list before it checks the length of the record. So one
-broken record of ten bytes can request gigabytes. Records beyond the limits count as malformed."""
+broken record of ten bytes can request gigabytes. Records beyond the limits count as malformed.
+`formats.avro` limits the size of a `fixed`, for which Avro has no limit."""
 
 
 def submit_settings(

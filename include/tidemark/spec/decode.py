@@ -171,7 +171,7 @@ class RegisteredSchema:
 def _loaded(text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except ValueError:
         return text
 
 

@@ -26,6 +26,11 @@ MAX_LEVELS = 50
 MAX_COLUMNS = 2_000
 """Maximum fields of a type that are not structs; a type counts at each use. Spark's time and memory
 for a plan grow with the columns. A plan takes a minute at this limit."""
+MAX_VALUE_BYTES = 64 * 2**20
+"""Maximum bytes of a text and of a `fixed` in Avro. Avro allocates them before it reads them, so a
+record of a few bytes could request gigabytes."""
+MAX_DIGITS = 4_300
+"""Maximum digits of a whole number in a JSON text. Python parses no longer ones."""
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 
 
@@ -61,7 +66,7 @@ def check_text(text: str, owner: str = "the schema") -> None:
 
 
 def load_json(text: str, owner: str = "the schema") -> Any:
-    """Parse JSON within the limits of its size and its levels.
+    """Parse JSON within the limits of its size, its levels and its numbers.
 
     Args:
         text: The JSON.
@@ -79,4 +84,10 @@ def load_json(text: str, owner: str = "the schema") -> Any:
             levels += 1 if first in "[{" else -1
         if levels > MAX_TEXT_LEVELS:
             raise SchemaTooLarge(f"{owner} has more than {MAX_TEXT_LEVELS} levels in its text")
-    return json.loads(text)
+
+    def whole(digits: str) -> int:
+        if len(digits.lstrip("-")) > MAX_DIGITS:
+            raise SchemaTooLarge(f"{owner} has a number of more than {MAX_DIGITS:,} digits")
+        return int(digits)
+
+    return json.loads(text, parse_int=whole)

@@ -69,6 +69,10 @@ def test_a_rule_that_is_always_false_quarantines_every_record(lake: FramedLake) 
     [
         ("value.nothing > 0", "nothing"),
         ("(", "syntax"),
+        ("sum(value.n) > 3", "sum needs several rows"),
+        pytest.param(
+            "explode(array(true))", "explode makes several rows", marks=pytest.mark.faults
+        ),
         pytest.param("value.n", "bigint", marks=pytest.mark.faults),
         pytest.param("vallue.n > 0", "did you mean 'value'?", marks=pytest.mark.faults),
     ],
@@ -76,7 +80,7 @@ def test_a_rule_that_is_always_false_quarantines_every_record(lake: FramedLake) 
 def test_an_invalid_rule_raises_an_error_before_anything_is_written(
     lake: FramedLake, sql: str, seen: str
 ) -> None:
-    """Covers a missing field, another type, invalid SQL and a misspelled column."""
+    """Covers a missing field, another type, invalid SQL, several rows and a misspelled column."""
     lake.bronze.land_again((0, 0, 10))
     before = lake.rows()
     lake.decode = replace(_DECODE, rules=(("wrong", sql),))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.support.framed_lake import FramedLake
 from tests.support.json_cases import GOOD, json_spec
+from tests.support.services import NOW
 from tidemark.core.datafile import DataFile
 from tidemark.core.decode_work import DecodeRequest
 from tidemark.core.following import Batch
@@ -110,6 +112,18 @@ def test_records_that_are_in_quarantine_already_do_not_count_for_its_limit(
     assert not list(lake.typed_uri.rglob("plan-*"))
     files = lake.decoder.decode(request(lake, both, quarantined=1))
     assert [row["offset"] for row in rows(lake, files, quarantined=True)] == [1, 9]
+
+
+def test_the_current_time_of_a_rule_is_the_same_in_all_queries(lake: FramedLake) -> None:
+    """It comes from the decoder's clock. A query of Spark would read a later time."""
+    began = int(NOW.timestamp())
+    rule = f"value.n < 5 + unix_timestamp() - {began} AND current_date() = date'{NOW:%Y-%m-%d}'"
+    lake.decode = replace(_DECODE, max_quarantined=100, rules=(("recent", rule),))
+    spans = {1: [Span(0, 4)], 2: [Span(4, 8)], 3: [Span(8, 12)]}
+    files = lake.decoder.decode(request(lake, spans))
+    typed, quarantined = (rows(lake, files, quarantined=each) for each in (False, True))
+    assert [each["offset"] for each in typed] == [0, 2, 3, 4]
+    assert [each["offset"] for each in quarantined] == [1, *range(5, 12)]
 
 
 @pytest.mark.slow

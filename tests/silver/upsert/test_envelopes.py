@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 from tests.draft.test_spec import draft, layout_of, sample, written
 from tests.support.plans import no_owner
+from tests.support.services import NOW
 from tests.support.upsert_lake import UpsertLake
 from tidemark.silver.typed.errors import TooManyQuarantined
 from tidemark.silver.typed.followed_tables import FollowPorts
@@ -69,6 +70,7 @@ class _Lake(UpsertLake):
             quarantine=str(self.quarantine_uri),
             spec=self.decode,
             schemas=self.schemas.store,
+            now=lambda: NOW,
         )
         return replace(super().ports, open_decoder=lambda: decoder)
 

@@ -11,6 +11,7 @@ from datetime import date, datetime
 from typing import Any
 
 from tidemark.core.payload_text import refuse_constant
+from tidemark.silver.typed.formats.value_limits import has_too_many_values
 from tidemark.spec.fields import Decimal, FieldType, ListOf, Struct
 from tidemark.spec.schema_limits import MAX_LEVELS
 
@@ -37,7 +38,9 @@ TEXT_FORMS: dict[str, re.Pattern[str]] = {
 
 
 def json_object(data: bytes) -> Mapping[str, Any] | None:
-    """Return a value parsed as a JSON object; None if it is not a JSON object."""
+    """Return a value parsed as a JSON object; None if a decode would refuse it."""
+    if has_too_many_values(data):
+        return None
     try:
         # Spark accepts no byte order mark. Python accepts NaN and Infinity, which are not JSON.
         content = json.loads(data.decode("utf-8"), parse_constant=refuse_constant)

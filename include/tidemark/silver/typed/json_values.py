@@ -13,6 +13,7 @@ from decimal import DecimalException
 from typing import Any
 
 from tidemark.core.payload_text import refuse_constant
+from tidemark.silver.typed.formats.value_limits import has_too_many_values
 from tidemark.silver.typed.json_types import TEXT_FORMS
 from tidemark.silver.typed.payload_values import MalformedPayload
 from tidemark.spec.decode import REST
@@ -60,7 +61,10 @@ def json_object(payload: bytes, schema: Struct, *, keeps_rest: bool = False) -> 
         MalformedPayload: A decode would put the record into quarantine.
         NotJudged: Only Spark can read the object.
     """
-    content = parsed_json(utf8_text(payload))
+    text = utf8_text(payload)
+    if has_too_many_values(payload):
+        raise MalformedPayload
+    content = parsed_json(text)
     if not isinstance(content, dict):
         raise MalformedPayload
     made = dict(_json_value(content, schema))

@@ -102,7 +102,7 @@ class ConfluentRegistry:
         Raises:
             SchemaTooLarge: The schema exceeds a limit.
         """
-        text = str(schema.schema_str)
+        text = _storable(schema.schema_str)
         check_text(text)
         if kind in _IN_JSON:
             load_json(text)
@@ -122,7 +122,7 @@ class ConfluentRegistry:
         waiting, size = deque([schema]), len(str(schema.schema_str))
         while waiting:
             for each in waiting.popleft().references or ():
-                name = str(each.name)
+                name = _storable(each.name)
                 if name in texts:
                     continue
                 if len(texts) == MAX_REFERENCES:
@@ -131,7 +131,7 @@ class ConfluentRegistry:
                     )
                 place = (str(each.subject), int(each.version))
                 other = self._client.get_version(*place, deleted=True).schema
-                texts[name] = other.schema_str or ""
+                texts[name] = _storable(other.schema_str or "")
                 size += len(texts[name])
                 if size > MAX_CHARACTERS:
                     raise SchemaTooLarge(
@@ -140,6 +140,11 @@ class ConfluentRegistry:
                     )
                 waiting.append(other)
         return texts
+
+
+def _storable(text: object) -> str:
+    """Return a text of an answer; unpaired surrogates, which no file stores, become `?`."""
+    return str(text).encode(errors="replace").decode()
 
 
 def registry_answers(

@@ -105,7 +105,9 @@ def _uncompiled_text(text: str, why: str) -> str:
 def _is_valid_path(name: str) -> bool:
     """Return whether an import is a relative path, apart from the folder of the schema itself."""
     path = PurePosixPath(name)
-    is_below = bool(path.name) and not path.is_absolute() and ".." not in path.parts
+    is_below = (
+        "\0" not in name and bool(path.name) and not path.is_absolute() and ".." not in path.parts
+    )
     fits = all(len(part.encode()) <= _MAX_NAME_BYTES for part in path.parts)
     return is_below and fits and path.parts[0] != _MAIN_FOLDER
 

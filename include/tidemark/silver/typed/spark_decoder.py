@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime
 from functools import cached_property
 from itertools import product
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 from uuid import uuid4
 
 from deltalake import Schema
@@ -50,11 +51,12 @@ from tidemark.spec.errors import Problem, SpecError
 from tidemark.spec.fields import FieldType
 from tidemark.spec.flattening import TOMBSTONE, column_name, field_name
 from tidemark.spec.ref import PipelineRef
-from tidemark.spec.rule_check import rule_problem
+from tidemark.spec.rule_check import at_time, rule_problem
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
+    from tidemark.bronze.ingest.protocols import Clock
     from tidemark.silver.typed.schemas import SchemaStore
 
 _BESIDE = (
@@ -70,10 +72,17 @@ _Schemas: TypeAlias = Mapping[Part, WriterSchemas]
 
 
 class _Rows(NamedTuple):
-    """Bronze rows to decode, and the request for them."""
+    """Bronze rows to decode, and the request for them.
+
+    Attributes:
+        request: The request.
+        frame: The rows.
+        now: The current time of row rules, the same in all queries.
+    """
 
     request: DecodeRequest
     frame: DataFrame
+    now: datetime
 
     @property
     def sequence(self) -> int:
@@ -91,6 +100,7 @@ class SparkDecoder:
         quarantine: URI of the quarantine table, which exists.
         spec: How records are decoded.
         schemas: The stored schemas.
+        now: The clock for the current time in row rules.
         forms_at_once: Maximum number of forms of schemas in one pass over the rows of a request.
         write_options: Options for writing Parquet files, in addition to the session's settings.
     """
@@ -103,6 +113,7 @@ class SparkDecoder:
         quarantine: str,
         spec: DecodeSpec,
         schemas: SchemaStore,
+        now: Clock,
         forms_at_once: int = FORMS_AT_ONCE,
         write_options: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -112,6 +123,7 @@ class SparkDecoder:
         self._quarantine = quarantine
         self._spec = spec
         self._schemas = schemas
+        self._now = now
         self._forms_at_once = forms_at_once
         self._write_options = write_options
 
@@ -182,7 +194,8 @@ class SparkDecoder:
     def _rows_of(self, request: DecodeRequest) -> _Rows:
         """Return bronze rows of one version, because several queries read them."""
         bronze = self._session.read.format("delta").option("versionAsOf", request.version)
-        return _Rows(request, bronze.load(self._bronze).where(_of_batches(request.offsets)))
+        frame = bronze.load(self._bronze).where(_of_batches(request.offsets))
+        return _Rows(request, frame, self._now())
 
     def _writer_schemas(self, rows: _Rows, table: Schema) -> _Schemas:
         """Return the schemas of some records.
@@ -267,7 +280,7 @@ class SparkDecoder:
         )
         without_column = [part for part, some in written.items() if some.column is None]
         decoded = self._with_operations(decoded.drop(*without_column))
-        return self._with_rules(decoded, rows.request.pipeline, without_column)
+        return self._with_rules(decoded, rows, without_column)
 
     def _with_operations(self, rows: DataFrame) -> DataFrame:
         """Return rows with a reason for values that have no operation of the envelope."""
@@ -290,19 +303,23 @@ class SparkDecoder:
             }
         )
 
-    def _with_rules(self, rows: DataFrame, pipeline: str, missing: Sequence[Part]) -> DataFrame:
+    def _with_rules(self, decoded: DataFrame, rows: _Rows, missing: Sequence[Part]) -> DataFrame:
         """Return rows with the first row rule that each row breaks.
 
         Args:
-            rows: Decoded rows.
-            pipeline: The pipeline of the typed table, for errors.
+            decoded: Decoded rows.
+            rows: The rows that they are decoded from.
             missing: Parts of records without a column. Rules over them are skipped.
         """
         broken = []
         for name, sql in self._spec.rules:
+            # Typed rows and quarantined records come from two queries.
+            condition = at_time(sql, rows.now)
             try:
-                (field,) = rows.select(F.expr(sql).alias(name)).schema.fields
-                seen = field.dataType.simpleString()
+                # As a part of a column, like below: there, Spark refuses aggregates and generators.
+                inner = decoded.withColumn("__rule", F.struct(F.expr(condition).alias("__rule")))
+                kind = cast("StructType", inner.schema["__rule"].dataType)
+                seen = kind["__rule"].dataType.simpleString()
             except AnalysisException as unknown:
                 if missing:
                     # The rule may refer to the missing column.
@@ -311,18 +328,18 @@ class SparkDecoder:
                 seen = rule_problem(sql, self._spec) or first_line
             if seen != "boolean":
                 problem = Problem(
-                    file=f"{PipelineRef.parse(pipeline).name}.yaml",
+                    file=f"{PipelineRef.parse(rows.request.pipeline).name}.yaml",
                     key=f"decode.rules.{name}",
                     expected="a condition in Spark SQL over the decoded columns, such as "
                     "value.price > 0",
                     found=f"{sql}: {seen}",
                 )
                 raise SpecError(problems=(problem,))
-            broken.append(F.when(~F.expr(sql), name))
+            broken.append(F.when(~F.expr(condition), name))
         if not broken:
-            return rows
+            return decoded
         rule = F.when(F.col(_REASON).isNull(), F.coalesce(*broken))
-        return rows.withColumn("__rule", rule).withColumns(
+        return decoded.withColumn("__rule", rule).withColumns(
             {
                 _REASON: F.coalesce(
                     _REASON, F.when(F.col("__rule").isNotNull(), QuarantineReason.RULE_BROKEN.value)

@@ -176,6 +176,14 @@ def test_avro_types_become_delta_types(schema: Any, column: FieldType) -> None:
             record(("a", {"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}})),
             r"^a\[\]: F has no bytes",
         ),
+        *(
+            (
+                record(("a", {"type": "fixed", "name": "F", "size": size})),
+                "^a: the size of F is not a number of bytes",
+            )
+            for size in (-1, "16", 1.0, True, None)
+        ),
+        (record(("a", {"type": "fixed", "name": "F"})), "not valid Avro"),
         (record(("a", ["null"])), "no type but null"),
         (record(("a", "int"), ("A", "int")), "differ only in case: a"),
         (record(("a", "Missing")), "does not define Missing"),
@@ -193,6 +201,33 @@ def test_a_schema_without_a_column_raises_the_reason(schema: Any, problem: str) 
         column_of(json.dumps(schema))
 
 
+def _fixed(size: Any, precision: Any, scale: Any = 0) -> str:
+    number = {"logicalType": "decimal", "precision": precision, "scale": scale}
+    return json.dumps({"type": "fixed", "name": "F", "size": size, **number})
+
+
+@pytest.mark.parametrize("size", range(1, 20))
+def test_a_decimal_in_a_fixed_has_at_most_the_digits_of_its_bytes(size: int) -> None:
+    """Avro ignores the logical type of a larger decimal, so the column has the bytes."""
+    most = len(str(2 ** (8 * size - 1))) - 1
+    for precision in range(1, 39):
+        expected = Decimal(precision, 0) if precision <= most else "binary"
+        assert column_of(_fixed(size, precision)) == expected
+
+
+def test_a_decimal_of_any_precision_is_read_at_once() -> None:
+    """The powers of such numbers take hours, and more memory than any machine has."""
+    assert column_of(_fixed(16, 10**9, 2)) == "binary"
+    assert column_of(_fixed(10**6, 10**4_000)) == "binary"
+    with pytest.raises(UnsupportedSchema, match="1000000 digits, and Delta allows 38"):
+        column_of(_fixed(10**6, 10**6))
+
+
+@pytest.mark.parametrize(("precision", "scale"), [(True, 0), (9, False), ("9", 0), (9.0, 0)])
+def test_a_decimal_whose_digits_are_no_integers_is_ignored(precision: Any, scale: Any) -> None:
+    assert column_of(_fixed(8, precision, scale)) == "binary"
+
+
 def test_the_readers_schema_has_numbers_of_64_bits() -> None:
     """The binary form is the same. Ignored parts are removed, and unions keep their names."""
     side = {"type": "enum", "name": "a.Side", "symbols": ["BUY"], "default": "BUY"}
@@ -205,6 +240,8 @@ def test_the_readers_schema_has_numbers_of_64_bits() -> None:
         ("either", ["int", {"type": "map", "values": ["string", "int"]}, "a.Side"]),
         ("m", money),
         ("u", {"type": "string", "logicalType": "uuid"}),
+        # Python writes this number as `Infinity`, which is no JSON.
+        ("n", {"type": "bytes", "logicalType": "decimal", "precision": 1e999}),
     )
     schema["fields"][4]["default"] = 1
 
@@ -227,6 +264,7 @@ def test_the_readers_schema_has_numbers_of_64_bits() -> None:
         ),
         ("m", money),
         ("u", {"type": "string"}),
+        ("n", {"type": "bytes"}),
     )
     fastavro.parse_schema(spark)
 

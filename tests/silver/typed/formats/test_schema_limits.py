@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -60,6 +61,15 @@ _BOMBS: list[tuple[_Read, str, str]] = [
     ),
     (avro.column_of, "[" * 3_000 + "]" * 3_000, "has more than 250 levels in its text"),
     (avro.column_of, json.dumps({"type": "int", "doc": "x" * 4_000_000}), "4,000,000 characters"),
+    *(
+        (
+            avro.column_of,
+            json.dumps(_avro_record({"type": "fixed", "name": "F", "size": size, **more})),
+            "^f0: F has more than 67,108,864 bytes",
+        )
+        for size in (64 * 2**20 + 1, 2**31, 10**4_000)
+        for more in ({}, {"logicalType": "decimal", "precision": 9})
+    ),
     (
         json_schema.column_of,
         _definitions(17, lambda each: {"properties": {"a": each, "b": each}}),
@@ -78,6 +88,16 @@ _BOMBS: list[tuple[_Read, str, str]] = [
     ),
     (json_schema.column_of, _repeated_parts(), "has more than 50,000 parts"),
     (
+        json_schema.column_of,
+        f'{{"properties": {{"a": {{"maximum": -{"1" * 4_301}}}}}}}',
+        "has a number of more than 4,300 digits",
+    ),
+    (
+        avro.column_of,
+        f'{{"type": "int", "default": {"1" * 4_301}}}',
+        "has a number of more than 4,300 digits",
+    ),
+    (
         lambda fields: protobuf_reader.column_of(protobuf_schema(fields)),
         "".join(f"int32 f{n} = {n + 1};" for n in range(2_001)),
         "has more than 2,000 columns",
@@ -94,6 +114,14 @@ def test_a_schema_beyond_a_limit_is_refused_while_it_is_read(
         read(text)
 
 
+def test_the_time_to_read_a_union_is_proportional_to_its_members() -> None:
+    union = [{**_avro_record("int"), "name": f"R{n}"} for n in range(20_000)]
+    started = time.process_time()
+    with pytest.raises(SchemaTooLarge, match="has more than 2,000 columns"):
+        avro.column_of(json.dumps(union))
+    assert time.process_time() - started < 4
+
+
 def test_a_definition_that_several_parts_refer_to_is_read_once() -> None:
     """The references of each level lead to the same next level; 2^60 paths lead to the last one."""
     text = _definitions(60, lambda each: {"allOf": [each, each]})
@@ -108,6 +136,10 @@ def test_a_schema_at_the_limits_has_a_column() -> None:
     deep = avro.column_of(json.dumps(_avro_record(lists)))
     assert isinstance(deep, Struct)
     assert (deep.columns, deep.levels) == (1, MAX_LEVELS)
+    assert avro.column_of(json.dumps({"type": "int", "default": -(10**4_299)})) == "integer"
+    assert (
+        avro.column_of(json.dumps({"type": "fixed", "name": "F", "size": 64 * 2**20})) == "binary"
+    )
 
 
 def test_references_of_avro_that_are_nested_too_deep_are_refused() -> None:

@@ -6,6 +6,7 @@ Source: the Avro 1.12 specification. A schema without a type in Delta raises `Un
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, Self
@@ -21,7 +22,7 @@ from tidemark.spec.fields import (
     UnsupportedSchema,
     path_prefix,
 )
-from tidemark.spec.schema_limits import SchemaTooLarge, check_size, load_json
+from tidemark.spec.schema_limits import MAX_VALUE_BYTES, SchemaTooLarge, check_size, load_json
 
 _PRIMITIVES = {
     "boolean": "boolean",
@@ -59,6 +60,8 @@ class Symbols(str):
 _RECORDS = ("record", "error")
 _NAMED = {*_RECORDS, "enum", "fixed"}
 _WIDEST_DECIMAL = 38
+_DIGITS_OF_BITS, _BITS = 30_102_999_566_398_119_521, 10**20
+"""Their quotient is the number of decimal digits in a bit: the decimal logarithm of 2."""
 _WIDE = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
 
 
@@ -69,17 +72,19 @@ def with_references(text: str, references: Iterable[str]) -> str:
         text: The schema.
         references: The schemas that it refers to, directly or indirectly.
 
+    Returns:
+        The text itself if one of the schemas is not valid Avro. `column_of` raises the reason.
+
     Raises:
         SchemaTooLarge: One of the schemas exceeds a limit, or references are nested too deep.
-        ValueError: One of the schemas is not JSON.
     """
     others: dict[str, Any] = {}
-    for each in references:
-        _resolved(load_json(each), "", {}, others)
-    if not others:
-        return text
     try:
-        return json.dumps(_resolved(load_json(text), "", others, {}))
+        for each in references:
+            _resolved(load_json(each), "", {}, others)
+        return json.dumps(_resolved(load_json(text), "", others, {})) if others else text
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
+        return text
     except RecursionError:
         raise SchemaTooLarge("the references of the schema are nested too deep") from None
 
@@ -173,10 +178,9 @@ def as_spark_reads(text: str) -> str:
     return json.dumps(_readable(json.loads(text), count()))
 
 
-_KEPT = frozenset(
-    ("type", "name", "namespace", "fields", "items", "values", "size", "precision", "scale")
-)
+_KEPT = frozenset(("type", "name", "namespace", "fields", "items", "values", "size"))
 """The parts of a schema that a reader needs: no defaults, aliases or properties."""
+_OF_DECIMALS = ("logicalType", "precision", "scale")
 
 
 def _readable(schema: Any, numbers: Iterator[int]) -> Any:
@@ -209,7 +213,7 @@ def _readable(schema: Any, numbers: Iterator[int]) -> Any:
             for each in _fields_with_bytes(schema)
         ]
     if logical_type(schema) is not None:
-        kept["logicalType"] = schema["logicalType"]
+        kept |= {name: schema[name] for name in _OF_DECIMALS if name in schema}
     return kept
 
 
@@ -235,7 +239,7 @@ def logical_type(schema: Mapping[str, Any]) -> FieldType | None:
     kind, logical = schema.get("type"), schema.get("logicalType")
     if logical == "decimal" and kind in ("bytes", "fixed"):
         precision, scale = schema.get("precision"), schema.get("scale", 0)
-        if isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision:
+        if type(precision) is int and type(scale) is int and 0 <= scale <= precision:
             if kind == "fixed" and not _fits(precision, schema.get("size")):
                 # By the specification, such a logical type is ignored.
                 return None
@@ -250,7 +254,8 @@ def logical_type(schema: Mapping[str, Any]) -> FieldType | None:
 
 def _fits(precision: int, size: Any) -> bool:
     """Return whether `size` bytes can store every number of `precision` digits."""
-    return isinstance(size, int) and size > 0 and 10**precision <= 2 ** (8 * size - 1)
+    # Counts digits, because a hostile precision or size has powers beyond any memory.
+    return type(size) is int and precision <= (8 * size - 1) * _DIGITS_OF_BITS // _BITS
 
 
 def _column(schema: Any, known: dict[str, FieldType | None]) -> FieldType:
@@ -265,6 +270,8 @@ def _column(schema: Any, known: dict[str, FieldType | None]) -> FieldType:
     if isinstance(schema, str):
         return _by_name(schema, known)
     kind = schema["type"]
+    if kind == "fixed":
+        _check_fixed(schema["name"], schema["size"])
     if (logical := logical_type(schema)) is not None:
         if kind == "fixed":
             known[schema["name"]] = logical
@@ -289,11 +296,18 @@ def _named(schema: Mapping[str, Any], known: dict[str, FieldType | None]) -> Fie
         made = struct_type(name, fields, lambda each: _column(each, known))
     elif schema["type"] == "enum":
         made = Symbols.of(schema["symbols"])
-    elif schema.get("size") == 0:
-        # A few bytes could claim a list of any number of them.
-        raise UnsupportedSchema(f"{name} has no bytes")
     known[name] = made
     return made
+
+
+def _check_fixed(name: str, size: Any) -> None:
+    if type(size) is not int or size < 0:
+        raise UnsupportedSchema(f"the size of {name} is not a number of bytes")
+    if size == 0:
+        # A few bytes could claim a list of any number of them.
+        raise UnsupportedSchema(f"{name} has no bytes")
+    if size > MAX_VALUE_BYTES:
+        raise SchemaTooLarge(f"{name} has more than {MAX_VALUE_BYTES:,} bytes")
 
 
 def _by_name(name: str, known: Mapping[str, FieldType | None]) -> FieldType:
@@ -322,8 +336,8 @@ def _union(members: list[Any], known: dict[str, FieldType | None]) -> FieldType:
                 f"a union of {_several(some)} makes one column, which does not show the type"
             )
         return wide
-    folded = [name.lower() for name, _ in kinds]
-    if twice := [each for each in some if folded.count(_type_name(each).lower()) > 1]:
+    folded = Counter(name.lower() for name, _ in kinds)
+    if twice := [each for each in some if folded[_type_name(each).lower()] > 1]:
         raise UnsupportedSchema(
             f"a union of {_several(twice)} makes fields with the same name, "
             f"{UNION_MEMBER}{_type_name(twice[0])}, or of names that differ in case alone"

@@ -36,6 +36,11 @@ from tidemark.silver.typed.formats.arrow_results import (
     results,
     without_garbage_collection,
 )
+from tidemark.silver.typed.formats.value_limits import (
+    MAX_VALUES,
+    TOO_MANY_VALUES,
+    has_too_many_values,
+)
 from tidemark.spec.decode import REST, QuarantineReason
 from tidemark.spec.fields import Decimal, FieldType, ListOf, Struct
 
@@ -390,7 +395,7 @@ def read(payloads: pa.Array, schema: Struct, *, keeps_rest: bool = False) -> pa.
 
     Returns:
         The result of `arrow_results.results`. The detail is the wrong field with the expected and
-        the found type, or why the text is no JSON object.
+        the found type, why the text is no JSON object, or `TOO_MANY_VALUES`.
     """
     with without_garbage_collection():
         return _reader(schema, keeps_rest).read(payloads)
@@ -413,7 +418,7 @@ class _Reader:
     def read(self, payloads: pa.Array) -> pa.StructArray:
         """See `read`."""
         written = payloads.to_pylist()
-        faults = _not_utf8(payloads, written)
+        faults = {**_too_many_values(payloads, written), **_not_utf8(payloads, written)}
         parsed, again = list[Any](), list[int]()
         for number, each in enumerate(written):
             try:
@@ -487,6 +492,19 @@ class _Reader:
 def _refuse(_: bytes) -> None:
     """Parse nothing, so that each payload is read value by value."""
     raise msgspec.DecodeError
+
+
+def _too_many_values(
+    payloads: pa.Array, written: Sequence[bytes | None]
+) -> dict[int, tuple[QuarantineReason, str | None]]:
+    """Return the positions of payloads beyond the limit of values."""
+    if payloads.nbytes <= MAX_VALUES:
+        return {}
+    return {
+        number: (QuarantineReason.MALFORMED, TOO_MANY_VALUES)
+        for number, each in enumerate(written)
+        if each is not None and has_too_many_values(each)
+    }
 
 
 def _not_utf8(

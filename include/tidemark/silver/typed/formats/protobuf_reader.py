@@ -30,6 +30,7 @@ from tidemark.silver.typed.formats.arrow_results import (
 )
 from tidemark.silver.typed.formats.protobuf import FIRST, WELL_KNOWN, first_message, message_index
 from tidemark.silver.typed.formats.struct_type import struct_type
+from tidemark.silver.typed.formats.value_limits import MAX_VALUES, TOO_MANY_VALUES
 from tidemark.spec.decode import QuarantineReason
 from tidemark.spec.fields import (
     Decimal,
@@ -120,6 +121,27 @@ def _is_whole(message: Message) -> bool:
     size = _byte_size(message)
     _discard_unknown_fields(message)
     return bool(_byte_size(message) == size)
+
+
+def _has_too_many_elements(message: Message) -> bool:
+    """Return whether the lists and maps of a message have too many elements, at any depth."""
+    elements, waiting = 0, [iter([message])]
+    while waiting:
+        each = next(waiting[-1], None)
+        if each is None:
+            waiting.pop()
+            continue
+        for field, value in _list_fields(each):
+            if field.is_repeated:
+                elements += len(value)
+                if elements > MAX_VALUES:
+                    return True
+            if _is_map(field):
+                held = field.message_type.fields_by_name["value"]
+                waiting.append(iter(value.values() if held.message_type else ()))
+            elif field.message_type is not None:
+                waiting.append(iter(value if field.is_repeated else [value]))
+    return False
 
 
 class _Columns:
@@ -368,7 +390,7 @@ def read(payloads: pa.Array, schema: str) -> pa.StructArray:
 
     Returns:
         The result of `arrow_results.results`. The detail is the wrong field, the index of a message
-        that is not the first, or null.
+        that is not the first, `TOO_MANY_VALUES`, or null.
     """
     with without_garbage_collection():
         return _reader(schema).read(payloads.to_pylist())
@@ -431,6 +453,9 @@ class _Reader:
             message = None
         if message is None or not _is_whole(message):
             details[number] = ""
+            return None
+        if len(payload) > MAX_VALUES and _has_too_many_elements(message):
+            details[number] = TOO_MANY_VALUES
             return None
         return cast(Message, message)
 
