@@ -16,7 +16,7 @@ from tidemark.core.bookmark import (
     Bookmark,
     OffsetList,
     TypedChanges,
-    limited_pending,
+    limited_plans,
 )
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.publication import PublishRule
@@ -43,6 +43,7 @@ bookmarks = st.builds(
     spec=st.text(),
     decoded_by_spec=span_sets,
     replaced_specs=st.lists(st.text()).map(tuple),
+    outdated=span_sets,
 )
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -87,6 +88,15 @@ def test_metadata_list_plan_numbers_as_runs() -> None:
     }
 
 
+def test_plans_with_outdated_rows_are_another_format() -> None:
+    """An earlier release compares the table, and removes these rows."""
+    bookmark = Bookmark.from_metadata(METADATA)
+    assert bookmark is not None
+    found = replace(bookmark, outdated=SpanSet.of([Span(1, 2)])).as_metadata()
+    assert found == {**METADATA, "form": 2, "outdated": [[1, 2]]}
+    assert Bookmark.from_metadata({**found, "outdated": None}) is None
+
+
 @settings(max_examples=40, deadline=None)
 @given(values)
 def test_other_values_are_no_bookmark(value: Any) -> None:
@@ -97,6 +107,7 @@ def test_other_values_are_no_bookmark(value: Any) -> None:
     ("key", "value"),
     [
         ("form", 2),
+        ("form", 3),
         ("form", True),
         ("event", 17.0),
         ("event", 2**63),
@@ -131,13 +142,13 @@ def test_reading_metadata_with_any_value_raises_nothing(key: str, value: Any) ->
 
 
 def test_a_year_of_pending_plans_is_one_run() -> None:
-    assert limited_pending(SpanSet.of_numbers(range(1, 100_001))).spans == (Span(1, 100_001),)
+    assert limited_plans(SpanSet.of_numbers(range(1, 100_001))).spans == (Span(1, 100_001),)
 
 
 def test_pending_plans_in_too_many_runs_contain_a_few_other_plans() -> None:
     """The nearest runs are joined, so the next decode compares the fewest other plans."""
     numbers = [*range(0, 4 * MAX_RUNS, 4), *range(9_001, 9_101, 2)]
-    limited = limited_pending(SpanSet.of_numbers(numbers))
+    limited = limited_plans(SpanSet.of_numbers(numbers))
     assert len(limited.spans) == MAX_RUNS
     assert limited.size == len(numbers) + 49 + 3
     assert all(number in limited for number in numbers)
@@ -146,7 +157,7 @@ def test_pending_plans_in_too_many_runs_contain_a_few_other_plans() -> None:
 @given(st.sets(st.integers(0, 3 * MAX_RUNS)))
 def test_pending_plans_in_few_runs_are_exact(numbers: set[int]) -> None:
     pending = SpanSet.of_numbers(numbers)
-    assert limited_pending(pending) == pending
+    assert limited_plans(pending) == pending
     assert all(before.end < after.start for before, after in pairwise(pending))
 
 

@@ -31,7 +31,11 @@ _MAX_SPECS = 100
 """Maximum number of replaced specs in a bookmark."""
 
 _FORM = 1
-"""Number of the metadata format. A bookmark in another format is unknown."""
+_FORM_WITH_OUTDATED = 2
+"""Numbers of the metadata formats. A bookmark in another format is unknown.
+
+Earlier releases read only the first. They compare a table with outdated rows, and remove these.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +108,9 @@ class Bookmark:
             comparisons of rows read it: a plan may be missing.
         replaced_specs: Fingerprints of earlier specs by which no decode may continue, because the
             table was decoded from scratch with another one since.
+        outdated: Numbers of plans that may have outdated rows. These are rows of replaced records,
+            which stay until a pending plan with the same offsets is decoded. A run may contain
+            numbers of other plans.
     """
 
     event: int
@@ -116,6 +123,7 @@ class Bookmark:
     spec: str = ""
     decoded_by_spec: SpanSet = field(default_factory=SpanSet)
     replaced_specs: Sequence[str] = ()
+    outdated: SpanSet = field(default_factory=SpanSet)
 
     def specs_replaced_by(self, spec: str) -> Sequence[str]:
         """Return the replaced specs after a decode from scratch with a spec."""
@@ -124,8 +132,8 @@ class Bookmark:
 
     def as_metadata(self) -> dict[str, Any]:
         """Return plain values for the metadata of a commit."""
-        return {
-            "form": _FORM,
+        found = {
+            "form": _FORM_WITH_OUTDATED if self.outdated else _FORM,
             "event": self.event,
             "digest": self.digest,
             "publish": str(self.publish),
@@ -137,6 +145,7 @@ class Bookmark:
             "decoded_by_spec": _run_lists(self.decoded_by_spec),
             "replaced_specs": list(self.replaced_specs),
         }
+        return {**found, "outdated": _run_lists(self.outdated)} if self.outdated else found
 
     @classmethod
     def from_metadata(cls, found: object) -> Self | None:
@@ -155,8 +164,9 @@ class Bookmark:
 
     @classmethod
     def _parsed(cls, found: Any) -> Self:
-        if _number(found["form"]) != _FORM:
-            raise ValueError(f"expected format {_FORM}; got {found['form']}")
+        form = _number(found["form"])
+        if form not in (_FORM, _FORM_WITH_OUTDATED):
+            raise ValueError(f"expected format {_FORM} or {_FORM_WITH_OUTDATED}; got {form}")
         changes_quarantine = found["changes_quarantine"]
         if not isinstance(changes_quarantine, bool):
             raise TypeError(f"expected bool; got {changes_quarantine!r}")
@@ -175,6 +185,7 @@ class Bookmark:
             spec=_text(found["spec"]),
             decoded_by_spec=_runs(found["decoded_by_spec"]),
             replaced_specs=tuple(_text(each) for each in found["replaced_specs"]),
+            outdated=_runs(found["outdated"]) if form == _FORM_WITH_OUTDATED else SpanSet(),
         )
 
 
@@ -212,15 +223,15 @@ class TypedChanges:
         return cls(decoded=decoded, removed=removed)
 
 
-def limited_pending(pending: SpanSet) -> SpanSet:
-    """Return pending plans in at most `MAX_RUNS` runs.
+def limited_plans(plans: SpanSet) -> SpanSet:
+    """Return pending plans, or plans with outdated rows, in at most `MAX_RUNS` runs.
 
     If there are more, the runs with the fewest numbers between them are joined. Required plans with
     numbers between them become pending again: the next decode compares their offsets.
     """
-    others = [Span(before.end, after.start) for before, after in pairwise(pending)]
+    others = [Span(before.end, after.start) for before, after in pairwise(plans)]
     others.sort(key=lambda each: each.size)
-    return SpanSet.of((*pending, *others[: max(0, len(pending.spans) - MAX_RUNS)]))
+    return SpanSet.of((*plans, *others[: max(0, len(plans.spans) - MAX_RUNS)]))
 
 
 def _run_lists(runs: SpanSet) -> list[list[int]]:

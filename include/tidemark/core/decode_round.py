@@ -12,8 +12,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Self
 
-from tidemark.core.bookmark import MAX_RUNS, Bookmark, OffsetList, limited_pending
+from tidemark.core.bookmark import MAX_RUNS, Bookmark, OffsetList, limited_plans
 from tidemark.core.following import (
+    Batch,
     BatchOffsets,
     PlansSince,
     allowed,
@@ -21,7 +22,7 @@ from tidemark.core.following import (
     claimed,
     required,
 )
-from tidemark.core.offsets import Span, SpanSet, difference, intersection, size_of
+from tidemark.core.offsets import Span, SpanSet, difference, intersection, size_of, union
 from tidemark.core.publication import PublishRule
 
 
@@ -36,7 +37,7 @@ class DecodeRound:
         publish: The rule by which landed offsets are required.
         spec: Fingerprint of the spec by which records are decoded.
         missing: Offsets to decode, in this round or a later one.
-        surplus: Offsets of rows to remove.
+        surplus: Offsets of rows to remove, in this round or a later one.
     """
 
     found: PlansSince
@@ -63,7 +64,7 @@ class DecodeRound:
             found: Result of `read_since`.
             earlier: The bookmark.
             publish: The rule by which landed offsets are required.
-            present: Offsets of typed rows, at least those in `found.missing`.
+            present: Offsets of typed rows, at least those in `found.missing` and `found.outdated`.
             examined: Numbers of the plans that were requested from `read_since`: some pending
                 plans, and all plans of a replay.
             spec: Fingerprint of the spec by which records are decoded.
@@ -76,7 +77,12 @@ class DecodeRound:
             spec=spec,
             # fence: typed-offsets-are-not-added
             missing=difference(found.missing(earlier, publish), present),
-            surplus=found.surplus(earlier, publish),
+            surplus=union(
+                [
+                    found.surplus(earlier, publish),
+                    intersection(found.outdated(earlier, publish), present),
+                ]
+            ),
         )
 
     @classmethod
@@ -134,6 +140,35 @@ class DecodeRound:
         """
         return intersection(offsets, self._claimed_after(self._pending(_plans_of(decoded))))
 
+    def removed(self, decoded: BatchOffsets) -> BatchOffsets:
+        """Return the offsets of rows to remove in a commit that decodes the chosen offsets."""
+        # fence: replaced-rows-stay-until-their-new-rows
+        return difference(self.surplus, self.outdated(decoded))
+
+    def outdated(self, decoded: BatchOffsets) -> BatchOffsets:
+        """Return the offsets of replaced rows that stay after a commit.
+
+        Their new rows wait, for example for the schema registry. Without both rows, published
+        offsets would be missing. Rows of undone, blocked and rejected plans do not stay.
+
+        Args:
+            decoded: The chosen offsets.
+        """
+        waiting = by_topic_id(difference(self.missing, decoded))
+        replaced = {
+            batch: waiting.get(batch.topic_id, {})
+            for batch in self.surplus
+            if self._is_replaced(batch)  # fence: only-replaced-rows-stay
+        }
+        return intersection(self.surplus, replaced)
+
+    def _is_replaced(self, batch: Batch) -> bool:
+        """Whether rows of a plan can be surplus only because a later plan replaces them."""
+        plan = self.found.now.get(batch.sequence)
+        if plan is None or plan.plan.topic_id != batch.topic_id or plan.cancelled_by is not None:
+            return False
+        return plan.decision is None or plan.decision.status.is_visible
+
     def bookmark(
         self,
         decoded: BatchOffsets,
@@ -156,8 +191,8 @@ class DecodeRound:
                 commit for a limited time.
         """
         earlier = self.earlier
-        exact = self._pending(_plans_of(decoded))
-        pending = limited_pending(exact)
+        exact, removed = self._pending(_plans_of(decoded)), self.removed(decoded)
+        pending = limited_plans(exact)
         is_moved = (
             earlier is None
             # fence: bookmark-moves-without-rows
@@ -166,7 +201,7 @@ class DecodeRound:
             # Examined plans that are not required are done: the next round examines others.
             or earlier.pending != pending
         )
-        if not (decoded or replayed or self.surplus or is_moved or renews):
+        if not (decoded or replayed or removed or is_moved or renews):
             return None
         changes_quarantine = (
             has_failed
@@ -182,11 +217,12 @@ class DecodeRound:
             publish=self.publish,
             pending=pending,
             decoded=listed.limited(),
-            removed=OffsetList(spans=by_topic_id(self.surplus, replayed)).limited(),
+            removed=OffsetList(spans=by_topic_id(removed, replayed)).limited(),
             changes_quarantine=changes_quarantine,
             spec=self.spec,
             decoded_by_spec=self._decoded_by_spec(listed.plans),
             replaced_specs=earlier.replaced_specs if earlier else (),
+            outdated=limited_plans(SpanSet.of_numbers(_plans_of(self.outdated(decoded)))),
         )
 
     def _decoded_by_spec(self, decoded: SpanSet) -> SpanSet:

@@ -225,7 +225,9 @@ class FollowedTables:
             step = DecodeRound.compared(found, self.publish, present, self.spec)
             is_first = not present
         else:
-            present = tables.typed.offsets(found.missing(earlier, self.publish))
+            missing = found.missing(earlier, self.publish)
+            outdated = found.outdated(earlier, self.publish)
+            present = tables.typed.offsets(union([missing, outdated]))
             step = DecodeRound.since(found, earlier, self.publish, present, wanted, self.spec)
         if found.event != tables.ledger.event_number:  # fence: one-ledger-for-one-round
             raise ControlConflict(pipeline=self.pipeline, event_number=found.event)
@@ -260,7 +262,8 @@ class FollowedTables:
                 compares=bool(present),
             )
         missing = found.missing(earlier, self.publish)
-        surplus = found.surplus(earlier, self.publish)
+        outdated = found.outdated(earlier, self.publish)
+        surplus = union([found.surplus(earlier, self.publish), outdated])
         # Plans that were refused before any decode have no rows.
         found_in = [each.offsets(surplus) for each in (typed, index and index.version) if each]
         return FollowState(
@@ -289,7 +292,8 @@ class FollowedTables:
             # A decode that was killed between its two commits is not complete.
             for each in [None] if changes is None else [change.decoded for change in changes]:
                 decoded = difference(decoded, listed_part(decoded, each))
-            stale = found.surplus(earlier, self.publish)
+            outdated = typed.offsets(found.outdated(earlier, self.publish))
+            stale = union([found.surplus(earlier, self.publish), outdated])
         if found.event != ledger.event_number:
             raise ControlConflict(pipeline=self.pipeline, event_number=found.event)
         landed = required(found.now.values(), PublishRule.ALWAYS)

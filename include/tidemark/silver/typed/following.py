@@ -380,14 +380,10 @@ class Decodes:
     def _withdrawn(self) -> Iterator[Decoded]:
         """Remove rows that are no longer published, although other records cannot be decoded.
 
-        They must not stay until an operator helps. Replaced rows stay until their new rows are
-        decoded, and other rows with them.
+        They must not stay until an operator helps.
         """
         look = retry_on_conflict(lambda: self._tables.look(SpanSet(), {}))
-        if look is None or not look.step.surplus:
-            return
-        # fence: replaced-rows-stay-until-their-new-rows
-        if _size_of_both(look.step.surplus, look.step.missing):
+        if look is None or not look.step.removed({}):
             return
         nothing = DecodeWork()
         commit = retry_on_conflict(partial(self._commit, nothing, nothing.plans, {}))
@@ -412,8 +408,8 @@ class Decodes:
         # fence: only-records-with-resolved-schemas-are-decoded
         if work.resolved is not None and difference(decoded, work.resolved):
             return None
-        removed = union([step.surplus, again])
-        before = _size_of_both(index.version.offsets(removed), decoded)
+        entries = index.version.offsets(union([step.surplus, again]))
+        before = _size_of_both(entries, decoded)
         files = self._decode(bronze, decoded, work, quarantined=before)
         good = [file for file in files if not file.quarantined]
         failed = [file for file in files if file.quarantined]
@@ -421,7 +417,8 @@ class Decodes:
         if bookmark is None:
             return None
         self._check_published(bookmark, decoded)
-        change = RowChange(removed=removed, added=decoded, files=good)
+        removed = step.removed(look.chosen)
+        change = RowChange(removed=union([removed, again]), added=decoded, files=good)
         version = typed.commit(bookmark.as_metadata(), change)
         failures = sum(file.records for file in failed)
         changes = Decoded(
@@ -430,7 +427,7 @@ class Decodes:
             records=sum(file.records for file in good) + failures,
             quarantined=failures,
             removed=size_of_all(
-                union(each.offsets(step.surplus) for each in (typed, index.version))
+                union([typed.offsets(removed), intersection(entries, step.surplus)])
             ),
             rounds=1,
             table_version=version,
