@@ -279,6 +279,7 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
     "tests/silver/typed/test_following_beside.py": (
         ("decode-with-an-earlier-spec-commits-nothing", "I7", Never(), "earlier_spec"),
         ("decode-with-a-replaced-spec-begins-nothing", "I7", Never(), "replaced_spec"),
+        ("lists-of-specs-outlive-other-changes", "I7", Never(), "stays_refused"),
         ("only-records-with-resolved-schemas-are-decoded", "I3", Never(), "replay_beside"),
         ("rows-are-withdrawn-before-an-error", "I7", Drop(), "are_withdrawn"),
         ("replaced-rows-stay-until-their-new-rows", "I3", Argument(0), "replaced_rows"),

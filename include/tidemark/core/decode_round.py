@@ -34,6 +34,8 @@ class DecodeRound:
         found: The plans whose offsets may have changed.
         examined: Numbers of the plans that were requested from `read_since`.
         earlier: The newest bookmark of the typed table; None if it is unknown.
+        noted: The newest bookmark, also if other programs have changed rows or the ledger since;
+            None if the table has none or was restored. Only its lists of specs are true.
         publish: The rule by which landed offsets are required.
         spec: Fingerprint of the spec by which records are decoded.
         missing: Offsets to decode, in this round or a later one.
@@ -43,6 +45,7 @@ class DecodeRound:
     found: PlansSince
     examined: SpanSet
     earlier: Bookmark | None
+    noted: Bookmark | None
     publish: PublishRule
     spec: str
     missing: BatchOffsets
@@ -73,6 +76,7 @@ class DecodeRound:
             found=found,
             examined=examined,
             earlier=earlier,
+            noted=earlier,
             publish=publish,
             spec=spec,
             # fence: typed-offsets-are-not-added
@@ -87,7 +91,12 @@ class DecodeRound:
 
     @classmethod
     def compared(
-        cls, found: PlansSince, publish: PublishRule, present: BatchOffsets, spec: str = ""
+        cls,
+        found: PlansSince,
+        publish: PublishRule,
+        present: BatchOffsets,
+        spec: str = "",
+        noted: Bookmark | None = None,
     ) -> Self:
         """Return the round without a known bookmark.
 
@@ -96,12 +105,14 @@ class DecodeRound:
             publish: The rule by which landed offsets are required.
             present: Offsets of all typed rows.
             spec: Fingerprint of the spec by which records are decoded.
+            noted: As in the class.
         """
         plans = found.now.values()
         return cls(
             found=found,
             examined=SpanSet(),
             earlier=None,
+            noted=noted,
             publish=publish,
             spec=spec,
             missing=difference(required(plans, publish), present),
@@ -221,7 +232,7 @@ class DecodeRound:
             changes_quarantine=changes_quarantine,
             spec=self.spec,
             decoded_by_spec=self._decoded_by_spec(listed.plans),
-            replaced_specs=earlier.replaced_specs if earlier else (),
+            replaced_specs=self.noted.replaced_specs if self.noted else (),
             outdated=limited_plans(SpanSet.of_numbers(_plans_of(self.outdated(decoded)))),
         )
 
@@ -269,7 +280,8 @@ def cleared_bookmark(
         found: Result of `read_all`.
         publish: The rule by which landed offsets are required.
         spec: Fingerprint of the spec by which records are decoded.
-        earlier: The newest bookmark of the typed table; None if it is unknown.
+        earlier: The newest bookmark of the typed table, also if other programs have changed rows
+            since; None without one.
 
     Returns:
         None for a pipeline without events.

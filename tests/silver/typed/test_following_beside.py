@@ -14,6 +14,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from tests.support.file_lake import Payload
 from tests.support.follow_lake import Follower, at
@@ -23,7 +24,7 @@ from tests.support.registry import framed
 from tests.support.typed_lake import DECODE, FileDecoder, TypedLake
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.decode_work import Decoded, DecodeRequest
-from tidemark.core.errors import TidemarkError
+from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.publication import PublicationStatus, PublishRule
 from tidemark.delta.errors import ControlConflict
 from tidemark.delta.storage import folder_of
@@ -148,13 +149,35 @@ def test_a_decode_by_a_replaced_spec_begins_nothing(tmp_path: Path) -> None:
     follower.decode()
     other.clear()
     for use in (follower.decode, follower.service.check, lambda: follower.service.draft(at(1))):
-        with pytest.raises(SpecOutdated):
+        with pytest.raises(SpecOutdated) as refused:
             use()
+        # A retry has the same spec, so Airflow must not spend its retries on it.
+        assert refused.value.exit_code is ExitCode.REFUSED
     other.decode()
     assert values_of(other) == [{"id": 1, "amount": 2}]
     follower.clear()
     follower.decode()
     assert values_of(follower) == [{"id": 1, "amt": 2}]
+    with pytest.raises(SpecOutdated):
+        other.decode()
+
+
+@pytest.mark.parametrize("decodes_again", [False, True])
+def test_a_replaced_spec_stays_refused_after_another_program_changed_the_table(
+    tmp_path: Path, *, decodes_again: bool
+) -> None:
+    """The bookmark is unknown then, and the next one has the list of replaced specs again."""
+    follower, other = two_specs(tmp_path)
+    follower.decode()
+    other.clear()
+    other.decode()
+    DeltaTable(other.typed_uri).update({"timestamp_type": "timestamp_type"})
+    if decodes_again:
+        other.decode()
+    with pytest.raises(SpecOutdated):
+        follower.decode()
+    DeltaTable(other.typed_uri).update({"timestamp_type": "timestamp_type"})
+    follower.clear()
     with pytest.raises(SpecOutdated):
         other.decode()
 

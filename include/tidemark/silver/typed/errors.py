@@ -65,8 +65,11 @@ class SchemaConflict(TerminalError):
 
 
 @dataclass(kw_only=True, eq=False)
-class SpecOutdated(TransientError):
-    """A typed table was decoded from scratch with another spec since its decode with this one."""
+class SpecOutdated(TerminalError):
+    """A typed table was decoded from scratch with another spec since its decode with this one.
+
+    A retry does not help: the spec can also be the newest one, after a revert.
+    """
 
     pipeline: str
 
@@ -75,8 +78,9 @@ class SpecOutdated(TransientError):
         "another spec since."
     )
     fix = (
-        "Deploy the newer spec wherever this pipeline runs. To return to this spec, run `tidemark "
-        "decode {pipeline} --from-scratch --reason TEXT` with it. No record was decoded."
+        "Deploy the newer spec wherever this pipeline runs, then clear the failed task or run "
+        "`tidemark decode {pipeline}`. To return to this spec, run `tidemark decode {pipeline} "
+        "--from-scratch --reason TEXT` with it. No record was decoded."
     )
 
 

@@ -581,7 +581,7 @@ class Decodes:
         if missing != 0:  # fence: only-copy-is-not-cleared
             raise OnlyCopy.of_bronze_rows(origin, missing)
         plans = read_all(ports.control, origin)
-        earlier = bookmark_of(typed) if typed else None
+        earlier = bookmark_of(typed, over_changes=True) if typed else None
         bookmark = cleared_bookmark(plans, decode.publish, decode.fingerprint, earlier)
         offsets = size_of_all(required(plans.now.values(), decode.publish))
         if typed is None or bookmark is None:
