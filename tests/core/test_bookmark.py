@@ -44,6 +44,7 @@ bookmarks = st.builds(
     decoded_by_spec=span_sets,
     replaced_specs=st.lists(st.text()).map(tuple),
     outdated=span_sets,
+    unknown_spec=span_sets,
 )
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -95,6 +96,15 @@ def test_plans_with_outdated_rows_are_another_format() -> None:
     found = replace(bookmark, outdated=SpanSet.of([Span(1, 2)])).as_metadata()
     assert found == {**METADATA, "form": 2, "outdated": [[1, 2]]}
     assert Bookmark.from_metadata({**found, "outdated": None}) is None
+
+
+def test_plans_of_an_unknown_spec_are_in_the_metadata_only_if_there_are_some() -> None:
+    """An earlier release reads the bookmark without them."""
+    bookmark = Bookmark.from_metadata(METADATA)
+    assert bookmark is not None
+    found = replace(bookmark, unknown_spec=SpanSet.of([Span(1, 2)])).as_metadata()
+    assert found == {**METADATA, "unknown_spec": [[1, 2]]}
+    assert Bookmark.from_metadata({**found, "unknown_spec": 5}) is None
 
 
 @settings(max_examples=40, deadline=None)

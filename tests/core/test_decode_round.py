@@ -476,6 +476,34 @@ def test_a_bookmark_lists_the_plans_that_its_spec_has_decoded_whole() -> None:
     assert after(next_round(first, rejected, spec="two"), 0).decoded_by_spec == SpanSet()
 
 
+def test_a_bookmark_lists_the_plans_of_an_unknown_spec_until_they_are_decoded_again() -> None:
+    """A change by another program leaves the lists of specs, and a RESTORE does not."""
+    found, rows = read_all(table_of(*EVENTS), "events"), {Batch(1, "id-1"): PLANS[0].spans()}
+
+    def compared(noted: Bookmark | None) -> Bookmark:
+        step = DecodeRound.compared(found, CHECKED, rows, "one", noted)
+        bookmark = step.bookmark(step.chosen((), 5), {}, has_failed=False)
+        assert bookmark is not None
+        return bookmark
+
+    first = first_round("one")
+    noted = first.bookmark(first.chosen((), 5), {}, has_failed=False)
+    known = compared(noted)
+    assert (known.decoded_by_spec, known.unknown_spec) == (SpanSet.of_numbers([1, 2]), SpanSet())
+    restored = compared(None)
+    lists = (restored.decoded_by_spec, restored.unknown_spec)
+    assert lists == (SpanSet.of_numbers([2]), SpanSet.of_numbers([1]))
+    step = next_round(restored, spec="two")
+    after = step.bookmark(step.chosen((), 100), {}, has_failed=False)
+    assert after is not None
+    lists = (after.decoded_by_spec, after.unknown_spec)
+    assert lists == (SpanSet.of_numbers([3]), SpanSet.of_numbers([1]))
+    step = next_round(cleared_bookmark(found, CHECKED, "two", restored), spec="two")
+    after = step.bookmark(step.chosen((), 100), {}, has_failed=False)
+    assert after is not None
+    assert after.unknown_spec == SpanSet()
+
+
 def test_a_bookmark_lists_the_newest_plans_of_its_spec_in_few_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -486,3 +514,4 @@ def test_a_bookmark_lists_the_newest_plans_of_its_spec_in_few_runs(
     bookmark = step.bookmark(step.chosen((), 100), {}, has_failed=False)
     assert bookmark is not None
     assert bookmark.decoded_by_spec == SpanSet.of_numbers([5, 7])
+    assert bookmark.unknown_spec == SpanSet.of_numbers([1, 3])

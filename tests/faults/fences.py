@@ -141,6 +141,8 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
         ("bookmark-moves-without-rows", "I1", Drop(), "visible_event"),
         ("policy-moves-the-bookmark", "I5", Drop(), "changed_policy"),
         ("only-replaced-rows-stay", "I5", Drop(), "rejected_plans"),
+        ("rows-without-a-bookmark-have-an-unknown-spec", "I7", Never(), "unknown_spec"),
+        ("lists-of-specs-outlive-a-comparison", "I7", Never(), "unknown_spec"),
         ("outdated-rows-and-their-pending-plans-are-read", "I5", Never(), "replaced_rows_stay"),
     ),
     "tests/core/test_following.py": (

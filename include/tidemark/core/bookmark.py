@@ -111,6 +111,9 @@ class Bookmark:
         outdated: Numbers of plans that may have outdated rows. These are rows of replaced records,
             which stay until a pending plan with the same offsets is decoded. A run may contain
             numbers of other plans.
+        unknown_spec: Numbers of plans that may have been decoded by any spec, for example because
+            the table was restored since. All other plans were decoded by this spec, or by a known
+            earlier one. Only comparisons of rows read it.
     """
 
     event: int
@@ -124,6 +127,7 @@ class Bookmark:
     decoded_by_spec: SpanSet = field(default_factory=SpanSet)
     replaced_specs: Sequence[str] = ()
     outdated: SpanSet = field(default_factory=SpanSet)
+    unknown_spec: SpanSet = field(default_factory=SpanSet)
 
     def specs_replaced_by(self, spec: str) -> Sequence[str]:
         """Return the replaced specs after a decode from scratch with a spec."""
@@ -145,7 +149,8 @@ class Bookmark:
             "decoded_by_spec": _run_lists(self.decoded_by_spec),
             "replaced_specs": list(self.replaced_specs),
         }
-        return {**found, "outdated": _run_lists(self.outdated)} if self.outdated else found
+        optional = {"outdated": self.outdated, "unknown_spec": self.unknown_spec}
+        return found | {name: _run_lists(plans) for name, plans in optional.items() if plans}
 
     @classmethod
     def from_metadata(cls, found: object) -> Self | None:
@@ -186,6 +191,7 @@ class Bookmark:
             decoded_by_spec=_runs(found["decoded_by_spec"]),
             replaced_specs=tuple(_text(each) for each in found["replaced_specs"]),
             outdated=_runs(found["outdated"]) if form == _FORM_WITH_OUTDATED else SpanSet(),
+            unknown_spec=_runs(found.get("unknown_spec", ())),
         )
 
 

@@ -40,6 +40,7 @@ class DecodeRound:
         spec: Fingerprint of the spec by which records are decoded.
         missing: Offsets to decode, in this round or a later one.
         surplus: Offsets of rows to remove, in this round or a later one.
+        unknown_spec: Numbers of plans with rows that may have been decoded by any spec.
     """
 
     found: PlansSince
@@ -50,6 +51,7 @@ class DecodeRound:
     spec: str
     missing: BatchOffsets
     surplus: BatchOffsets
+    unknown_spec: SpanSet
 
     @classmethod
     def since(
@@ -87,6 +89,7 @@ class DecodeRound:
                     intersection(found.outdated(earlier, publish), present),
                 ]
             ),
+            unknown_spec=earlier.unknown_spec,
         )
 
     @classmethod
@@ -108,6 +111,9 @@ class DecodeRound:
             noted: As in the class.
         """
         plans = found.now.values()
+        unknown_spec = noted.unknown_spec if noted else SpanSet()
+        if noted is None:  # fence: rows-without-a-bookmark-have-an-unknown-spec
+            unknown_spec = SpanSet.of_numbers(_plans_of(present))
         return cls(
             found=found,
             examined=SpanSet(),
@@ -117,6 +123,7 @@ class DecodeRound:
             spec=spec,
             missing=difference(required(plans, publish), present),
             surplus=difference(present, allowed(plans, publish)),
+            unknown_spec=unknown_spec,
         )
 
     def chosen(self, waiting: Collection[int], most: int) -> BatchOffsets:
@@ -222,6 +229,8 @@ class DecodeRound:
             or bool(self._unclaimed(earlier, pending))
         )
         listed = self._listed(decoded, replayed)
+        by_spec = self._decoded_by_spec(listed.plans)
+        newest = SpanSet(by_spec.spans[-MAX_RUNS:])
         return Bookmark(
             event=self.found.event,
             digest=self.found.digest,
@@ -231,16 +240,18 @@ class DecodeRound:
             removed=OffsetList(spans=by_topic_id(removed, replayed)).limited(),
             changes_quarantine=changes_quarantine,
             spec=self.spec,
-            decoded_by_spec=self._decoded_by_spec(listed.plans),
+            decoded_by_spec=newest,
             replaced_specs=self.noted.replaced_specs if self.noted else (),
             outdated=limited_plans(SpanSet.of_numbers(_plans_of(self.outdated(decoded)))),
+            unknown_spec=limited_plans(self.unknown_spec.union(by_spec).difference(newest)),
         )
 
     def _decoded_by_spec(self, decoded: SpanSet) -> SpanSet:
-        """Return the plans that were decoded whole by the spec, in at most `MAX_RUNS` runs."""
-        if self.earlier is not None and self.earlier.spec == self.spec:
-            decoded = decoded.union(self.earlier.decoded_by_spec)
-        return SpanSet(decoded.spans[-MAX_RUNS:])
+        """Return the plans that were decoded whole by the spec."""
+        # fence: lists-of-specs-outlive-a-comparison
+        if self.noted is not None and self.noted.spec == self.spec:
+            return decoded.union(self.noted.decoded_by_spec)
+        return decoded
 
     def _pending(self, decoded: Collection[int]) -> SpanSet:
         """Return the plans that are pending after a commit that decodes some plans."""

@@ -666,6 +666,7 @@ def test_progress_has_the_offsets_that_both_tables_should_have(follower: Followe
     first = follower.service.progress()
     assert (first.landed, first.hidden) == (spans(0, 9), spans(6, 9))
     assert (first.decoded, first.plans, first.stale) == ({}, {}, {})
+    assert (first.by_spec, first.unknown_spec) == (SpanSet(), EVERY_PLAN)
     kill_before(follower, "index")
     assert follower.service.progress().decoded == {}
     follower.decode()
@@ -677,7 +678,8 @@ def test_progress_has_the_offsets_that_both_tables_should_have(follower: Followe
     follower.lake.bronze.commit_again((0, 0, 1))
     assert follower.service.progress().stale == {"id-1": {0: SpanSet.of([Span(0, 1), Span(3, 6)])}}
     follower.lake.decode = replace(follower.lake.decode, rules=(("new", "true"),))
-    assert follower.service.progress().by_spec == SpanSet()
+    found = follower.service.progress()
+    assert (found.by_spec, found.unknown_spec) == (SpanSet(), SpanSet())
 
 
 def test_the_only_copy_of_a_row_is_not_cleared(follower: Follower) -> None:

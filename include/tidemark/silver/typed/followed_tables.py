@@ -317,6 +317,7 @@ class FollowedTables:
             by_spec=earlier.decoded_by_spec
             if earlier is not None and earlier.spec == self.spec
             else SpanSet(),
+            unknown_spec=earlier.unknown_spec if earlier else EVERY_PLAN,
         )
 
     def entry_change(self, tables: OpenedTables, changes: Sequence[Bookmark] | None) -> EntryChange:
