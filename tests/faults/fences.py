@@ -306,7 +306,8 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
         ("quarantine-follows-one-commit-alone", "I3", Drop(), "was_overtaken"),
         ("entries-of-unknown-schemas-wait", "I5", Never(), "without_plans"),
         ("followed-table-is-the-own-one", "I7", Drop(), "another_pipeline"),
-        ("only-copy-is-not-cleared", "I1", Never(), "only_copy"),
+        ("only-copy-is-not-cleared", "I1", Never(), "only_copy_of_a_row"),
+        ("only-readable-copies-are-decoded-from-scratch", "I1", Never(), "unreadable_file"),
     ),
     "tests/silver/typed/test_many_schemas.py": (
         ("passes-share-no-record", "I1", Never(), "each_record_once and json_schema", True),

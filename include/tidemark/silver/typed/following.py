@@ -559,7 +559,8 @@ class Decodes:
             dry_run: Only return the numbers.
 
         Raises:
-            OnlyCopy: The bronze table lacks landed rows, or their number is unknown.
+            OnlyCopy: The bronze table lacks landed rows, or their number is unknown. Or one of its
+                files cannot be read.
             TableAltered: The typed table is for appends only.
             ForeignTable, HistoriesDiverge, DuplicateRows, CommitConflict: As for `next`.
         """
@@ -586,10 +587,21 @@ class Decodes:
         offsets = size_of_all(required(plans.now.values(), decode.publish))
         if typed is None or bookmark is None:
             return ClearedTable(rows=0, offsets=offsets)
+        self._check_bronze_files()
         rows = typed.row_count()
         if reasons is not None:
             typed.clear(bookmark.as_metadata(), typed_schema(decode), reasons)
         return ClearedTable(rows=rows, offsets=offsets)
+
+    def _check_bronze_files(self) -> None:
+        """Raise `OnlyCopy` if a file of the bronze table cannot be read.
+
+        Its log has the rows of lost files as well.
+        """
+        bronze = self.ports.bronze_rows.open()
+        lost = bronze.unreadable_footer() if bronze else None
+        if bronze and lost:  # fence: only-readable-copies-are-decoded-from-scratch
+            raise OnlyCopy.of_bronze_file(self.spec.origin, bronze.uri, *lost)
 
     def draft(self, offsets: BatchOffsets) -> tuple[DecodeRequest, Mapping[Part, FieldType]] | None:
         """Return what a replay would decode, with the types of the columns. Writes nothing.
