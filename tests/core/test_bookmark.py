@@ -16,7 +16,7 @@ from tidemark.core.bookmark import (
     Bookmark,
     OffsetList,
     TypedChanges,
-    limited_pending,
+    limited_plans,
 )
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.publication import PublishRule
@@ -43,6 +43,8 @@ bookmarks = st.builds(
     spec=st.text(),
     decoded_by_spec=span_sets,
     replaced_specs=st.lists(st.text()).map(tuple),
+    outdated=span_sets,
+    unknown_spec=span_sets,
 )
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -62,6 +64,8 @@ METADATA = Bookmark(
     spec="0ab1",
     decoded_by_spec=SpanSet.of([Span(1, 3)]),
     replaced_specs=("0ab0",),
+    outdated=SpanSet.of([Span(2, 3)]),
+    unknown_spec=SpanSet.of([Span(7, 8)]),
 ).as_metadata()
 
 
@@ -73,7 +77,7 @@ def test_a_bookmark_is_read_from_its_metadata(bookmark: Bookmark) -> None:
 
 def test_metadata_list_plan_numbers_as_runs() -> None:
     assert METADATA == {
-        "form": 1,
+        "form": 2,
         "event": 17,
         "digest": "5f2a",
         "publish": "checked",
@@ -84,6 +88,8 @@ def test_metadata_list_plan_numbers_as_runs() -> None:
         "spec": "0ab1",
         "decoded_by_spec": [[1, 3]],
         "replaced_specs": ["0ab0"],
+        "outdated": [[2, 3]],
+        "unknown_spec": [[7, 8]],
     }
 
 
@@ -96,7 +102,8 @@ def test_other_values_are_no_bookmark(value: Any) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("form", 2),
+        ("form", 1),
+        ("form", 3),
         ("form", True),
         ("event", 17.0),
         ("event", 2**63),
@@ -131,13 +138,13 @@ def test_reading_metadata_with_any_value_raises_nothing(key: str, value: Any) ->
 
 
 def test_a_year_of_pending_plans_is_one_run() -> None:
-    assert limited_pending(SpanSet.of_numbers(range(1, 100_001))).spans == (Span(1, 100_001),)
+    assert limited_plans(SpanSet.of_numbers(range(1, 100_001))).spans == (Span(1, 100_001),)
 
 
 def test_pending_plans_in_too_many_runs_contain_a_few_other_plans() -> None:
     """The nearest runs are joined, so the next decode compares the fewest other plans."""
     numbers = [*range(0, 4 * MAX_RUNS, 4), *range(9_001, 9_101, 2)]
-    limited = limited_pending(SpanSet.of_numbers(numbers))
+    limited = limited_plans(SpanSet.of_numbers(numbers))
     assert len(limited.spans) == MAX_RUNS
     assert limited.size == len(numbers) + 49 + 3
     assert all(number in limited for number in numbers)
@@ -146,7 +153,7 @@ def test_pending_plans_in_too_many_runs_contain_a_few_other_plans() -> None:
 @given(st.sets(st.integers(0, 3 * MAX_RUNS)))
 def test_pending_plans_in_few_runs_are_exact(numbers: set[int]) -> None:
     pending = SpanSet.of_numbers(numbers)
-    assert limited_pending(pending) == pending
+    assert limited_plans(pending) == pending
     assert all(before.end < after.start for before, after in pairwise(pending))
 
 

@@ -20,7 +20,7 @@ from tidemark.core import decode_round
 from tidemark.core.bookmark import Bookmark, OffsetList
 from tidemark.core.decode_round import DecodeRound, cleared_bookmark
 from tidemark.core.errors import TidemarkError
-from tidemark.core.events import ControlEvent, Planned
+from tidemark.core.events import ControlEvent, Planned, Superseded
 from tidemark.core.following import (
     Batch,
     BatchOffsets,
@@ -32,7 +32,7 @@ from tidemark.core.following import (
     required,
 )
 from tidemark.core.ledger import PlanRecord
-from tidemark.core.offsets import Span, SpanSet, spans_by_partition
+from tidemark.core.offsets import Span, SpanSet, intersection, spans_by_partition
 from tidemark.core.publication import PublicationStatus, PublishRule
 
 
@@ -123,7 +123,9 @@ class MemoryTypedTable:
         failed = {place for place in wanted if place.offset % 5 == self.rule}
         bookmark = step.bookmark(decoded, again, has_failed=bool(failed))
         if bookmark is not None and found.event:
-            self.rows -= {p for p in self.rows if is_in(p, step.surplus) or is_in(p, again)}
+            removed = {p for p in self.rows if is_in(p, step.removed(decoded))}
+            self.check_removed(removed, wanted)
+            self.rows -= removed | {p for p in self.rows if is_in(p, again)}
             assert not self.rows & (wanted - failed)
             self.rows |= wanted - failed
             self.log.append(bookmark)
@@ -154,11 +156,35 @@ class MemoryTypedTable:
         self.followed = len(self.log)
         return False
 
+    def check_removed(self, removed: set[Place], decoded: set[Place]) -> None:
+        """Check that no replaced row is removed before its new row is decoded."""
+        plans = {each.plan.sequence: each for each in self.pipeline.ledger.plans.values()}
+        wanted = required(plans.values(), self.publish)
+        places = {p[1:] for p in self.bronze if is_in(p, wanted)} - {p[1:] for p in decoded}
+        for place in removed:
+            plan = plans.get(place.sequence)
+            if (
+                plan is None
+                or plan.cancelled_by is not None
+                or place.topic_id != plan.plan.topic_id
+            ):
+                continue
+            if plan.decision is None or plan.decision.status.is_visible:
+                assert place[1:] not in places
+
     def check(self) -> None:
-        """Check that no row is in the table twice, and that the bookmark allows each row."""
+        """Check that no row is in the table twice, and that the bookmark allows each row.
+
+        The bookmark allows replaced rows while a pending plan has their offsets.
+        """
         assert len({place[1:] for place in self.rows}) == len(self.rows)
-        may_stay = allowed(self.plans, self.log[-1].publish)
-        assert all(is_in(place, may_stay) for place in self.rows)
+        last = self.log[-1]
+        may_stay = allowed(self.plans, last.publish)
+        others = {place for place in self.rows if not is_in(place, may_stay)}
+        assert all(place.sequence in last.outdated for place in others)
+        wanted = required(self.plans, last.publish)
+        waiting = {p[1:] for p in self.bronze if p.sequence in last.pending and is_in(p, wanted)}
+        assert {place[1:] for place in others} <= waiting
 
     def check_end(self) -> None:
         """Check that each published record is in one table, unless another program deleted it.
@@ -207,6 +233,18 @@ def test_random_decodes_put_each_published_record_in_one_table(seed: int) -> Non
 
 PLANS = [make_plan((0, 10 * n, 10 * n + 5), sequence=n) for n in (1, 2, 3)]
 EVENTS = settled_plans(3)
+NEWER = make_plan((0, 10, 12), sequence=4, replaces=True)
+REPLACED: list[Collection[ControlEvent]] = [
+    [
+        Planned(plan=NEWER),
+        Superseded(
+            sequence=1, by=4, topic_id="id-1", counts=landed(PLANS[0], (0, 12, 15)).landing.counts
+        ),
+    ],
+    [landed(NEWER)],
+    [decided(NEWER, PublicationStatus.PUBLISHED)],
+]
+"""Plan 4 replaces two offsets of plan 1."""
 
 
 def first_round(spec: str = "") -> DecodeRound:
@@ -294,6 +332,53 @@ def test_a_rejected_plan_leaves_both_tables() -> None:
     after = step.bookmark({}, {}, has_failed=False)
     assert after is not None
     assert (after.removed, after.changes_quarantine) == (OffsetList(spans={"id-1": spans}), True)
+
+
+def replaced_rounds(waiting: Collection[int] = ()) -> tuple[DecodeRound, Bookmark]:
+    """Return the round after plan 4 has replaced two offsets of plan 1, and its bookmark."""
+    step = first_round()
+    bookmark = step.bookmark(step.chosen((), 100), {}, has_failed=False)
+    step = next_round(bookmark, *REPLACED)
+    after = step.bookmark(step.chosen(waiting, 100), {}, has_failed=False)
+    assert after is not None
+    return step, after
+
+
+def test_replaced_rows_stay_until_their_new_rows_are_decoded() -> None:
+    rows = {Batch(1, "id-1"): {0: SpanSet.of([Span(10, 12)])}}
+    step, bookmark = replaced_rounds(waiting=[4])
+    assert (step.surplus, step.removed({})) == (rows, {})
+    assert (bookmark.pending, bookmark.outdated) == (
+        SpanSet.of([Span(4, 5)]),
+        SpanSet.of([Span(1, 2)]),
+    )
+    assert bookmark.removed == OffsetList()
+    found = read_since(table_of(*EVENTS, *REPLACED), "events", bookmark, CHECKED)
+    assert found is not None
+    step = DecodeRound.since(found, bookmark, CHECKED, rows, SpanSet())
+    assert step.bookmark({}, {}, has_failed=False) is None
+    decoded = step.chosen((), 100)
+    assert (step.removed({}), step.removed(decoded)) == ({}, rows)
+    after = step.bookmark(decoded, {}, has_failed=False)
+    assert after is not None
+    assert (after.pending, after.outdated) == (SpanSet(), SpanSet())
+    assert after.removed == OffsetList(spans={"id-1": rows[Batch(1, "id-1")]})
+
+
+@pytest.mark.parametrize("sequence", [1, 4])
+def test_replaced_rows_of_rejected_plans_do_not_stay(sequence: int) -> None:
+    """Neither if their own plan is rejected, nor if the plan that replaces them is."""
+    _, bookmark = replaced_rounds(waiting=[4])
+    rows = {Batch(1, "id-1"): {0: SpanSet.of([Span(10, 12)])}}
+    plan = PLANS[0] if sequence == 1 else NEWER
+    events = [*EVENTS, *REPLACED, [decided(plan, PublicationStatus.REJECTED)]]
+    found = read_since(table_of(*events), "events", bookmark, CHECKED)
+    assert found is not None
+    step = DecodeRound.since(found, bookmark, CHECKED, rows, SpanSet())
+    assert intersection(step.removed({}), rows) == rows
+    after = step.bookmark({}, {}, has_failed=False)
+    assert after is not None
+    assert after.outdated == SpanSet()
 
 
 def test_a_decode_from_scratch_leaves_all_plans_pending() -> None:
@@ -391,6 +476,34 @@ def test_a_bookmark_lists_the_plans_that_its_spec_has_decoded_whole() -> None:
     assert after(next_round(first, rejected, spec="two"), 0).decoded_by_spec == SpanSet()
 
 
+def test_a_bookmark_lists_the_plans_of_an_unknown_spec_until_they_are_decoded_again() -> None:
+    """A change by another program leaves the lists of specs, and a RESTORE does not."""
+    found, rows = read_all(table_of(*EVENTS), "events"), {Batch(1, "id-1"): PLANS[0].spans()}
+
+    def compared(noted: Bookmark | None) -> Bookmark:
+        step = DecodeRound.compared(found, CHECKED, rows, "one", noted)
+        bookmark = step.bookmark(step.chosen((), 5), {}, has_failed=False)
+        assert bookmark is not None
+        return bookmark
+
+    first = first_round("one")
+    noted = first.bookmark(first.chosen((), 5), {}, has_failed=False)
+    known = compared(noted)
+    assert (known.decoded_by_spec, known.unknown_spec) == (SpanSet.of_numbers([1, 2]), SpanSet())
+    restored = compared(None)
+    lists = (restored.decoded_by_spec, restored.unknown_spec)
+    assert lists == (SpanSet.of_numbers([2]), SpanSet.of_numbers([1]))
+    step = next_round(restored, spec="two")
+    after = step.bookmark(step.chosen((), 100), {}, has_failed=False)
+    assert after is not None
+    lists = (after.decoded_by_spec, after.unknown_spec)
+    assert lists == (SpanSet.of_numbers([3]), SpanSet.of_numbers([1]))
+    step = next_round(cleared_bookmark(found, CHECKED, "two", restored), spec="two")
+    after = step.bookmark(step.chosen((), 100), {}, has_failed=False)
+    assert after is not None
+    assert after.unknown_spec == SpanSet()
+
+
 def test_a_bookmark_lists_the_newest_plans_of_its_spec_in_few_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -401,3 +514,4 @@ def test_a_bookmark_lists_the_newest_plans_of_its_spec_in_few_runs(
     bookmark = step.bookmark(step.chosen((), 100), {}, has_failed=False)
     assert bookmark is not None
     assert bookmark.decoded_by_spec == SpanSet.of_numbers([5, 7])
+    assert bookmark.unknown_spec == SpanSet.of_numbers([1, 3])

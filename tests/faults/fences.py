@@ -141,6 +141,10 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
     "tests/core/test_decode_round.py": (
         ("bookmark-moves-without-rows", "I1", Drop(), "visible_event"),
         ("policy-moves-the-bookmark", "I5", Drop(), "changed_policy"),
+        ("only-replaced-rows-stay", "I5", Drop(), "rejected_plans"),
+        ("rows-without-a-bookmark-have-an-unknown-spec", "I7", Never(), "unknown_spec"),
+        ("lists-of-specs-outlive-a-comparison", "I7", Never(), "unknown_spec"),
+        ("outdated-rows-and-their-pending-plans-are-read", "I5", Never(), "replaced_rows_stay"),
     ),
     "tests/core/test_following.py": (
         ("followed-event-is-known-by-its-digest", "I5", Never(), "another_ledger"),
@@ -278,9 +282,10 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
     "tests/silver/typed/test_following_beside.py": (
         ("decode-with-an-earlier-spec-commits-nothing", "I7", Never(), "earlier_spec"),
         ("decode-with-a-replaced-spec-begins-nothing", "I7", Never(), "replaced_spec"),
+        ("lists-of-specs-outlive-other-changes", "I7", Never(), "stays_refused"),
         ("only-records-with-resolved-schemas-are-decoded", "I3", Never(), "replay_beside"),
         ("rows-are-withdrawn-before-an-error", "I7", Drop(), "are_withdrawn"),
-        ("replaced-rows-stay-until-their-new-rows", "I3", Never(), "replaced_rows"),
+        ("replaced-rows-stay-until-their-new-rows", "I3", Argument(0), "replaced_rows"),
     ),
     "tests/silver/typed/test_following.py": (
         ("doubled-bronze-rows-are-not-decoded", "I1", Drop(), "doubled_bronze"),
@@ -302,7 +307,8 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
         ("quarantine-follows-one-commit-alone", "I3", Drop(), "was_overtaken"),
         ("entries-of-unknown-schemas-wait", "I5", Never(), "without_plans"),
         ("followed-table-is-the-own-one", "I7", Drop(), "another_pipeline"),
-        ("only-copy-is-not-cleared", "I1", Never(), "only_copy"),
+        ("only-copy-is-not-cleared", "I1", Never(), "only_copy_of_a_row"),
+        ("only-readable-copies-are-decoded-from-scratch", "I1", Never(), "unreadable_file"),
     ),
     "tests/silver/typed/test_many_schemas.py": (
         ("passes-share-no-record", "I1", Never(), "each_record_once and json_schema", True),

@@ -32,7 +32,7 @@ from tests.model.follow_scenarios import BRONZE_CHANGED
 from tests.model.follow_world import FollowWorld, Place, Policy, view_of
 from tests.model.invariants import InvariantViolated
 
-_ERRORS = BRONZE_CHANGED | {"InvalidSelection", "TableBehindLedger"}
+_ERRORS = BRONZE_CHANGED | {"InvalidSelection", "TableBehindLedger", "SchemaConflict"}
 _OFFSETS = range(1, 7)
 MAX_PAUSED = 3
 
@@ -138,6 +138,8 @@ class FollowHistory:
         chance, plan = self._chance, self._plan()
         decoder = self._some_decoder()
         offsets = chance.sample(_OFFSETS, chance.randint(1, 2))
+        if chance.random() < 0.25:
+            decoder = replace(decoder, unreadable=frozenset(chance.sample(_OFFSETS, 2)))
         programs: dict[str, Callable[[], FollowProgram]] = {
             "decode": lambda: decode(decoder),
             "replay": lambda: decode(replace(decoder, again=frozenset(offsets))),
@@ -152,6 +154,7 @@ class FollowHistory:
         weights = (10, 3, 1, 3, 6, 3, 3, 4, 1)
         name = chance.choices(list(programs), weights=weights)[0]
         detail = f"{name}({plan}, {offsets}, {decoder.rules}, {decoder.policy}, {decoder.plans})"
+        detail += f" without {sorted(decoder.unreadable)}" if decoder.unreadable else ""
         self.trace.append(f"start {detail}")
         return name, programs[name]()
 

@@ -1,7 +1,8 @@
 """The invariants of derived tables, as predicates over a world.
 
 F1 No offset is twice in the typed table.
-F2 The typed table has no row of a place that the events up to its bookmark do not allow.
+F2 The typed table has no row of a place that the events up to its bookmark do not allow, except
+   those of F9.
 F3 If the quarantine has followed the typed table, each place that the bookmark claims is in one of
    them, unless another program deleted it.
 F4 If the quarantine has followed the typed table, no place is in both, and the bookmark
@@ -11,6 +12,8 @@ F6 The bookmark moves forward in one history, and not behind a decode that has e
 F7 From each world, an operator and repeated decodes reach the end. Then both tables together have
    exactly the published rows, and the upsert table has the newest row of each key. Each row and
    entry is right for some rules.
+F9 A commit removes no replaced row before its new row is decoded. Only such rows stay although the
+   events up to the bookmark do not allow them, and a pending plan has their offsets.
 F8 Only a first decode, or one after the typed table or the ledger was replaced by an older state,
    compares the typed table. A lost, restored or replaced quarantine brings no typed row back.
 """
@@ -70,8 +73,17 @@ def _check_bookmark(world: FollowWorld, bookmark: Bookmark) -> None:
     view = view_of(bookmark.history)
     allowed = view.allowed(bookmark.policy)
     typed = frozenset(row.place for row in world.typed.rows)
-    extra = sorted(typed - allowed)
+    required = view.required(bookmark.policy)
+    waiting = {place.offset for place in required if place.plan in bookmark.pending}
+    outdated = frozenset(
+        place
+        for place in typed - allowed
+        if place.offset in waiting and place.plan not in view.withdrawn
+    )
+    extra = sorted(typed - allowed - outdated)
     _require(not extra, "F2", f"typed rows that event {bookmark.event} does not allow: {extra}")
+    forgotten = sorted(place for place in outdated if place.plan not in bookmark.outdated)
+    _require(not forgotten, "F9", f"replaced rows that no bookmark lists: {forgotten}")
     if changes_for_quarantine(world.typed, world.quarantine, ALL) != ():
         return
     entries: frozenset[Place] = world.quarantine.rows
@@ -85,7 +97,7 @@ def _check_bookmark(world: FollowWorld, bookmark: Bookmark) -> None:
 
 
 def check_step(before: FollowWorld, after: FollowWorld) -> None:
-    """Check F5, F6 and F8 for a step of Tidemark.
+    """Check F5, F6, F8 and F9 for a step of Tidemark.
 
     Raises:
         InvariantViolated: One of them does not hold.
@@ -103,6 +115,8 @@ def check_step(before: FollowWorld, after: FollowWorld) -> None:
     elif not bookmark.requested:
         back = {row.place for row in commit.rows - before.typed.rows} & before.deleted
         _require(not back, "F5", f"rows that another program deleted are back: {sorted(back)}")
+    if bookmark.places or not bookmark.requested:
+        _check_removed({row.place for row in before.typed.rows - commit.rows}, bookmark)
     earlier = [c.note.history for c in before.typed.log if c.change is Change.DECODE][-1:]
     for history in (*earlier, before.reported):
         if after.events[: len(history)] != history:
@@ -110,6 +124,13 @@ def check_step(before: FollowWorld, after: FollowWorld) -> None:
         newest = [n for n, event in enumerate(history, 1) if event.kind is not Kind.PLANNED]
         since = max(newest, default=0)
         _require(bookmark.event >= since, "F6", f"from event {since} back to {bookmark.event}")
+
+
+def _check_removed(removed: set[Place], bookmark: Bookmark) -> None:
+    view = view_of(bookmark.history)
+    waiting = {place.offset for place in view.required(bookmark.policy) - bookmark.places}
+    early = sorted(p for p in removed if p.offset in waiting and p.plan not in view.withdrawn)
+    _require(not early, "F9", f"replaced rows that are removed before their new rows: {early}")
 
 
 def check_end(_: FollowWorld, done: Done, errors: Container[str]) -> None:

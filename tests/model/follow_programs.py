@@ -88,6 +88,12 @@ class Guards:
     """A commit to the typed table has the places that it decoded."""
     change_announced: bool = True
     """A commit to the typed table announces that the quarantine has to follow it."""
+    replaced_kept: bool = True
+    """A replaced row stays until its new row is decoded."""
+    replaced_only: bool = True
+    """A row that is no longer allowed stays only if it was replaced."""
+    outdated_stored: bool = True
+    """A bookmark has the plans with replaced rows that stay."""
     merge_digest: bool = True
     """A merge names the version of the typed table by number and digest."""
     merge_known: bool = True
@@ -215,7 +221,7 @@ class _Work:
 
     Attributes:
         missing: Places to decode.
-        surplus: Places to remove.
+        surplus: Places to remove, now or later.
         claimed: Places that the bookmark claims.
         pending: Plans that the bookmark does not claim yet.
     """
@@ -245,12 +251,26 @@ def _work(opened: _Opened, bookmark: Bookmark | None, decoder: Decoder) -> _Work
     if guards.present_left_out:
         missing -= present
     left = before.allowed(policy) if guards.allowed_removed else before.required(policy)
+    left |= frozenset(place for place in present if place.plan in bookmark.outdated)
     return _Work(missing=missing, surplus=left - allowed, claimed=claimed, pending=bookmark.pending)
 
 
 def claimed_at(view: View, policy: Policy, pending: frozenset[int]) -> frozenset[Place]:
     """Return the places that a bookmark claims to be decoded."""
     return frozenset(place for place in view.required(policy) if place.plan not in pending)
+
+
+def _outdated(
+    work: _Work, view: View, chosen: frozenset[Place], guards: Guards
+) -> frozenset[Place]:
+    """Return the places to remove later, because their new rows are not decoded yet."""
+    if not guards.replaced_kept:
+        return frozenset()
+    waiting = {place.offset for place in work.missing - chosen}
+    withdrawn = view.withdrawn if guards.replaced_only else frozenset()
+    return frozenset(
+        place for place in work.surplus if place.offset in waiting and place.plan not in withdrawn
+    )
 
 
 def _replaced(view: View) -> frozenset[int]:
@@ -301,13 +321,15 @@ def _round(ports: Ports, decoder: Decoder, again: frozenset[int] = frozenset()) 
         for place in places & rows
         if decodes(place.offset, decoder.rules)
     )
-    removed = frozenset(row for row in opened.typed.rows if row.place in work.surplus | repeated)
+    outdated = _outdated(work, view_of(opened.events), chosen, guards)
+    surplus = work.surplus - outdated
+    removed = frozenset(row for row in opened.typed.rows if row.place in surplus | repeated)
     unclaimed = work.claimed - claimed_at(view_of(opened.events), decoder.policy, pending)
     moved = bookmark is None or any(
         event.kind in _VISIBLE for event in opened.events[bookmark.event :]
     )
     moved |= bookmark is not None and bookmark.policy is not decoder.policy
-    changed = bool(places or removed or work.surplus) or pending != work.pending or bookmark is None
+    changed = bool(places or removed or surplus) or pending != work.pending or bookmark is None
     typed = opened.typed
     if changed or (moved and guards.bookmark_moves):
         number, stored = len(opened.events), opened.events
@@ -320,6 +342,7 @@ def _round(ports: Ports, decoder: Decoder, again: frozenset[int] = frozenset()) 
             digest=stored[-1].digest if stored else 0,
             policy=decoder.policy,
             pending=pending if guards.pending_stored else frozenset(),
+            outdated=frozenset(place.plan for place in outdated if guards.outdated_stored),
             places=places if guards.places_stored else frozenset(),
             announces=guards.change_announced
             and bool(repeated or unclaimed or bookmark is None or len(decoded) < len(places)),
@@ -416,6 +439,7 @@ def from_scratch(decoder: Decoder) -> FollowProgram:
             digest=opened.events[-1].digest,
             policy=decoder.policy,
             pending=frozenset(place.plan for place in places),
+            outdated=frozenset(),
             places=frozenset(),
             announces=True,
             compared=False,

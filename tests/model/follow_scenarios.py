@@ -91,6 +91,13 @@ def replacing(*before: FollowProgram) -> FollowWorld:
     return world
 
 
+def replacing_decoded() -> FollowWorld:
+    """Plan 1 was decoded, plan 2 has landed, and open plan 3 replaces a row of plan 1."""
+    world = prepared(land(1, 4), decode(Decoder()), merge(), land(5))
+    direct(world).control.plan(frozenset({4}), replaces=True)
+    return world
+
+
 def replayed() -> FollowWorld:
     """Offset 2 was quarantined, and a replay with new rules has typed it."""
     return prepared(
@@ -282,6 +289,36 @@ DECISIONS = [
         name="a replacement and a decoder",
         world=lambda: replacing(decode(Decoder()), merge()),
         actors=lambda g: {"ops": continue_landing(2), "decoder": _decode(g)},
+    ),
+    FollowSketch(
+        name="a replacement without a schema, and a decoder",
+        world=replacing_decoded,
+        actors=lambda g: {
+            "ops": continue_landing(3),
+            "waiting": _decode(g, unreadable=frozenset({4})),
+            "decoder": _decode(g),
+        },
+        errors=RETRYABLE | {"SchemaConflict"},
+    ),
+    FollowSketch(
+        name="a replacement without a schema, and an undo of it",
+        world=lambda: prepared(land(1, 4), decode(Decoder()), merge(), land(4, replaces=True)),
+        actors=lambda g: {
+            "ops": undo(2),
+            "waiting": _decode(g, unreadable=frozenset({4})),
+            "decoder": _decode(g, unreadable=frozenset({4})),
+        },
+        errors=RETRYABLE | {"SchemaConflict"},
+    ),
+    FollowSketch(
+        name="a replacement without a schema, and decisions",
+        world=lambda: prepared(land(1, 4), decode(Decoder()), merge(), land(4, replaces=True)),
+        actors=lambda g: {
+            "ops": then(decide(1, False), decide(2, False, True)),
+            "waiting": _decode(g, unreadable=frozenset({4})),
+            "decoder": _decode(g, unreadable=frozenset({4})),
+        },
+        errors=RETRYABLE | {"SchemaConflict"},
     ),
     FollowSketch(
         name="a change of the policy",

@@ -155,6 +155,11 @@ class View:
             return self.landed
         return frozenset(place for place in self.landed if place.plan not in self.hidden)
 
+    @property
+    def withdrawn(self) -> frozenset[int]:
+        """Plans whose rows must not stay, even if their offsets are missing then."""
+        return self.hidden | self.undoing | self.removed
+
 
 @lru_cache(maxsize=100_000)
 def view_of(events: Events) -> View:
@@ -289,6 +294,7 @@ class Bookmark:
         digest: Digest of that event.
         policy: The policy of the decoder.
         pending: Plans that the decoder left for a later commit.
+        outdated: Plans with replaced rows that stay until a pending plan is decoded.
         places: The places that the commit decoded.
         announces: Whether entries of the quarantine may change.
         compared: Whether the decoder compared all offsets. For checks only.
@@ -300,6 +306,7 @@ class Bookmark:
     digest: int
     policy: Policy
     pending: frozenset[int]
+    outdated: frozenset[int]
     places: frozenset[Place]
     announces: bool
     compared: bool
@@ -309,7 +316,7 @@ class Bookmark:
     @property
     def _stored(self) -> tuple[Hashable, ...]:
         return (
-            *(self.event, self.digest, self.policy, self.pending),
+            *(self.event, self.digest, self.policy, self.pending, self.outdated),
             *(self.places, self.announces, self.compared, self.requested),
         )
 

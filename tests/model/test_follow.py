@@ -1,4 +1,4 @@
-"""Interleavings of decoders and other actors over derived tables: F1 to F8 in each world."""
+"""Interleavings of decoders and other actors over derived tables: F1 to F9 in each world."""
 
 from __future__ import annotations
 

@@ -32,6 +32,17 @@ BUGS = [
     ("quarantine_commits_known", "RESTORE of the quarantine after a replay", "F7: in both"),
     ("places_stored", "maintenance and a decoder", "F3"),
     ("change_announced", "maintenance and a decoder", "F3"),
+    (
+        "replaced_kept",
+        "a replacement without a schema, and a decoder",
+        "F9: replaced rows that are",
+    ),
+    ("replaced_only", "a replacement without a schema, and decisions", "F2"),
+    (
+        "outdated_stored",
+        "a replacement without a schema, and a decoder",
+        "F9: replaced rows that no",
+    ),
     ("merge_digest", "an older copy of the typed table", "F7: the upsert table is wrong"),
     ("merge_known", "rows deleted, and a merge", "F7: the upsert table is wrong"),
     ("merge_exact", "a decoder and two merges", "F1: keys"),

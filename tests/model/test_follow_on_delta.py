@@ -217,7 +217,12 @@ class DeltaHistory(FollowHistory):
         return answer
 
     def _exists_in_delta(self, call: Call, table: Table) -> bool:
-        """Return whether the step is possible with the files of a Delta table."""
+        """Return whether the step is possible with the files of a Delta table.
+
+        In the model, a copy has the log that another program has cleaned since.
+        """
+        if call.method == "copy" and table.cleaned:
+            return False
         if call.method in ("restore", "copy"):
             return table.cleaned < call.args[0] < table.version
         return call.method not in ("maintain", "clean_log", "delete") or table.version > 0

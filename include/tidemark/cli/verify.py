@@ -124,8 +124,10 @@ def _lines(typed: TypedVerification) -> Iterator[str]:
         "deleted": "without a row in the data table: another program has deleted it",
         "stale": "with other values, because the offsets have landed again since: the next decode "
         "replaces them",
-        "earlier_rules": "with other values, because they were decoded with another spec: "
-        "`tidemark decode --from-scratch` decodes them again",
+        "earlier_rules": "with other values, and without a known decode with the present spec. "
+        "An earlier spec can explain them: `tidemark decode --from-scratch` decodes them again",
+        "unknown_spec": "with other values, and with an unknown spec. Either an earlier spec has "
+        "decoded them, or another program has changed them",
     }
     for name, text in texts.items():
         if rows := sum(getattr(each, name) for each in typed.partitions):

@@ -30,7 +30,7 @@ Each opening of the typed table reads the newest commits of its log, and so thei
 _MAX_SPECS = 100
 """Maximum number of replaced specs in a bookmark."""
 
-_FORM = 1
+_FORM = 2
 """Number of the metadata format. A bookmark in another format is unknown."""
 
 
@@ -104,6 +104,12 @@ class Bookmark:
             comparisons of rows read it: a plan may be missing.
         replaced_specs: Fingerprints of earlier specs by which no decode may continue, because the
             table was decoded from scratch with another one since.
+        outdated: Numbers of plans that may have outdated rows. These are rows of replaced records,
+            which stay until a pending plan with the same offsets is decoded. A run may contain
+            numbers of other plans.
+        unknown_spec: Numbers of plans that may have been decoded by any spec, for example because
+            the table was restored since. All other plans were decoded by this spec, or by a known
+            earlier one. Only comparisons of rows read it.
     """
 
     event: int
@@ -116,6 +122,8 @@ class Bookmark:
     spec: str = ""
     decoded_by_spec: SpanSet = field(default_factory=SpanSet)
     replaced_specs: Sequence[str] = ()
+    outdated: SpanSet = field(default_factory=SpanSet)
+    unknown_spec: SpanSet = field(default_factory=SpanSet)
 
     def specs_replaced_by(self, spec: str) -> Sequence[str]:
         """Return the replaced specs after a decode from scratch with a spec."""
@@ -136,6 +144,8 @@ class Bookmark:
             "spec": self.spec,
             "decoded_by_spec": _run_lists(self.decoded_by_spec),
             "replaced_specs": list(self.replaced_specs),
+            "outdated": _run_lists(self.outdated),
+            "unknown_spec": _run_lists(self.unknown_spec),
         }
 
     @classmethod
@@ -175,6 +185,8 @@ class Bookmark:
             spec=_text(found["spec"]),
             decoded_by_spec=_runs(found["decoded_by_spec"]),
             replaced_specs=tuple(_text(each) for each in found["replaced_specs"]),
+            outdated=_runs(found["outdated"]),
+            unknown_spec=_runs(found["unknown_spec"]),
         )
 
 
@@ -212,15 +224,15 @@ class TypedChanges:
         return cls(decoded=decoded, removed=removed)
 
 
-def limited_pending(pending: SpanSet) -> SpanSet:
-    """Return pending plans in at most `MAX_RUNS` runs.
+def limited_plans(plans: SpanSet) -> SpanSet:
+    """Return pending plans, or plans with outdated rows, in at most `MAX_RUNS` runs.
 
     If there are more, the runs with the fewest numbers between them are joined. Required plans with
     numbers between them become pending again: the next decode compares their offsets.
     """
-    others = [Span(before.end, after.start) for before, after in pairwise(pending)]
+    others = [Span(before.end, after.start) for before, after in pairwise(plans)]
     others.sort(key=lambda each: each.size)
-    return SpanSet.of((*pending, *others[: max(0, len(pending.spans) - MAX_RUNS)]))
+    return SpanSet.of((*plans, *others[: max(0, len(plans.spans) - MAX_RUNS)]))
 
 
 def _run_lists(runs: SpanSet) -> list[list[int]]:

@@ -12,8 +12,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Self
 
-from tidemark.core.bookmark import MAX_RUNS, Bookmark, OffsetList, limited_pending
+from tidemark.core.bookmark import MAX_RUNS, Bookmark, OffsetList, limited_plans
 from tidemark.core.following import (
+    Batch,
     BatchOffsets,
     PlansSince,
     allowed,
@@ -21,7 +22,7 @@ from tidemark.core.following import (
     claimed,
     required,
 )
-from tidemark.core.offsets import Span, SpanSet, difference, intersection, size_of
+from tidemark.core.offsets import Span, SpanSet, difference, intersection, size_of, union
 from tidemark.core.publication import PublishRule
 
 
@@ -33,19 +34,24 @@ class DecodeRound:
         found: The plans whose offsets may have changed.
         examined: Numbers of the plans that were requested from `read_since`.
         earlier: The newest bookmark of the typed table; None if it is unknown.
+        noted: The newest bookmark, also if other programs have changed rows or the ledger since;
+            None if the table has none or was restored. Only its lists of specs are true.
         publish: The rule by which landed offsets are required.
         spec: Fingerprint of the spec by which records are decoded.
         missing: Offsets to decode, in this round or a later one.
-        surplus: Offsets of rows to remove.
+        surplus: Offsets of rows to remove, in this round or a later one.
+        unknown_spec: Numbers of plans with rows that may have been decoded by any spec.
     """
 
     found: PlansSince
     examined: SpanSet
     earlier: Bookmark | None
+    noted: Bookmark | None
     publish: PublishRule
     spec: str
     missing: BatchOffsets
     surplus: BatchOffsets
+    unknown_spec: SpanSet
 
     @classmethod
     def since(
@@ -63,7 +69,7 @@ class DecodeRound:
             found: Result of `read_since`.
             earlier: The bookmark.
             publish: The rule by which landed offsets are required.
-            present: Offsets of typed rows, at least those in `found.missing`.
+            present: Offsets of typed rows, at least those in `found.missing` and `found.outdated`.
             examined: Numbers of the plans that were requested from `read_since`: some pending
                 plans, and all plans of a replay.
             spec: Fingerprint of the spec by which records are decoded.
@@ -72,16 +78,28 @@ class DecodeRound:
             found=found,
             examined=examined,
             earlier=earlier,
+            noted=earlier,
             publish=publish,
             spec=spec,
             # fence: typed-offsets-are-not-added
             missing=difference(found.missing(earlier, publish), present),
-            surplus=found.surplus(earlier, publish),
+            surplus=union(
+                [
+                    found.surplus(earlier, publish),
+                    intersection(found.outdated(earlier, publish), present),
+                ]
+            ),
+            unknown_spec=earlier.unknown_spec,
         )
 
     @classmethod
     def compared(
-        cls, found: PlansSince, publish: PublishRule, present: BatchOffsets, spec: str = ""
+        cls,
+        found: PlansSince,
+        publish: PublishRule,
+        present: BatchOffsets,
+        spec: str = "",
+        noted: Bookmark | None = None,
     ) -> Self:
         """Return the round without a known bookmark.
 
@@ -90,16 +108,22 @@ class DecodeRound:
             publish: The rule by which landed offsets are required.
             present: Offsets of all typed rows.
             spec: Fingerprint of the spec by which records are decoded.
+            noted: As in the class.
         """
         plans = found.now.values()
+        unknown_spec = noted.unknown_spec if noted else SpanSet()
+        if noted is None:  # fence: rows-without-a-bookmark-have-an-unknown-spec
+            unknown_spec = SpanSet.of_numbers(_plans_of(present))
         return cls(
             found=found,
             examined=SpanSet(),
             earlier=None,
+            noted=noted,
             publish=publish,
             spec=spec,
             missing=difference(required(plans, publish), present),
             surplus=difference(present, allowed(plans, publish)),
+            unknown_spec=unknown_spec,
         )
 
     def chosen(self, waiting: Collection[int], most: int) -> BatchOffsets:
@@ -134,6 +158,35 @@ class DecodeRound:
         """
         return intersection(offsets, self._claimed_after(self._pending(_plans_of(decoded))))
 
+    def removed(self, decoded: BatchOffsets) -> BatchOffsets:
+        """Return the offsets of rows to remove in a commit that decodes the chosen offsets."""
+        # fence: replaced-rows-stay-until-their-new-rows
+        return difference(self.surplus, self.outdated(decoded))
+
+    def outdated(self, decoded: BatchOffsets) -> BatchOffsets:
+        """Return the offsets of replaced rows that stay after a commit.
+
+        Their new rows wait, for example for the schema registry. Without both rows, published
+        offsets would be missing. Rows of undone, blocked and rejected plans do not stay.
+
+        Args:
+            decoded: The chosen offsets.
+        """
+        waiting = by_topic_id(difference(self.missing, decoded))
+        replaced = {
+            batch: waiting.get(batch.topic_id, {})
+            for batch in self.surplus
+            if self._is_replaced(batch)  # fence: only-replaced-rows-stay
+        }
+        return intersection(self.surplus, replaced)
+
+    def _is_replaced(self, batch: Batch) -> bool:
+        """Whether rows of a plan can be surplus only because a later plan replaces them."""
+        plan = self.found.now.get(batch.sequence)
+        if plan is None or plan.plan.topic_id != batch.topic_id or plan.cancelled_by is not None:
+            return False
+        return plan.decision is None or plan.decision.status.is_visible
+
     def bookmark(
         self,
         decoded: BatchOffsets,
@@ -156,8 +209,8 @@ class DecodeRound:
                 commit for a limited time.
         """
         earlier = self.earlier
-        exact = self._pending(_plans_of(decoded))
-        pending = limited_pending(exact)
+        exact, removed = self._pending(_plans_of(decoded)), self.removed(decoded)
+        pending = limited_plans(exact)
         is_moved = (
             earlier is None
             # fence: bookmark-moves-without-rows
@@ -166,7 +219,7 @@ class DecodeRound:
             # Examined plans that are not required are done: the next round examines others.
             or earlier.pending != pending
         )
-        if not (decoded or replayed or self.surplus or is_moved or renews):
+        if not (decoded or replayed or removed or is_moved or renews):
             return None
         changes_quarantine = (
             has_failed
@@ -176,24 +229,29 @@ class DecodeRound:
             or bool(self._unclaimed(earlier, pending))
         )
         listed = self._listed(decoded, replayed)
+        by_spec = self._decoded_by_spec(listed.plans)
+        newest = SpanSet(by_spec.spans[-MAX_RUNS:])
         return Bookmark(
             event=self.found.event,
             digest=self.found.digest,
             publish=self.publish,
             pending=pending,
             decoded=listed.limited(),
-            removed=OffsetList(spans=by_topic_id(self.surplus, replayed)).limited(),
+            removed=OffsetList(spans=by_topic_id(removed, replayed)).limited(),
             changes_quarantine=changes_quarantine,
             spec=self.spec,
-            decoded_by_spec=self._decoded_by_spec(listed.plans),
-            replaced_specs=earlier.replaced_specs if earlier else (),
+            decoded_by_spec=newest,
+            replaced_specs=self.noted.replaced_specs if self.noted else (),
+            outdated=limited_plans(SpanSet.of_numbers(_plans_of(self.outdated(decoded)))),
+            unknown_spec=limited_plans(self.unknown_spec.union(by_spec).difference(newest)),
         )
 
     def _decoded_by_spec(self, decoded: SpanSet) -> SpanSet:
-        """Return the plans that were decoded whole by the spec, in at most `MAX_RUNS` runs."""
-        if self.earlier is not None and self.earlier.spec == self.spec:
-            decoded = decoded.union(self.earlier.decoded_by_spec)
-        return SpanSet(decoded.spans[-MAX_RUNS:])
+        """Return the plans that were decoded whole by the spec."""
+        # fence: lists-of-specs-outlive-a-comparison
+        if self.noted is not None and self.noted.spec == self.spec:
+            return decoded.union(self.noted.decoded_by_spec)
+        return decoded
 
     def _pending(self, decoded: Collection[int]) -> SpanSet:
         """Return the plans that are pending after a commit that decodes some plans."""
@@ -233,7 +291,8 @@ def cleared_bookmark(
         found: Result of `read_all`.
         publish: The rule by which landed offsets are required.
         spec: Fingerprint of the spec by which records are decoded.
-        earlier: The newest bookmark of the typed table; None if it is unknown.
+        earlier: The newest bookmark of the typed table, also if other programs have changed rows
+            since; None without one.
 
     Returns:
         None for a pipeline without events.

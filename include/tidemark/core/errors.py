@@ -537,6 +537,28 @@ class OnlyCopy(CaseTexts, TerminalError):
         )
 
     @classmethod
+    def of_bronze_file(cls, pipeline: str, table: str, file: str, reason: str) -> Self:
+        """A file of the bronze table cannot be read, so its rows cannot be decoded again.
+
+        Args:
+            pipeline: Name of the bronze pipeline.
+            table: The bronze table.
+            file: Path in the table.
+            reason: The cause, in one line.
+        """
+        return cls(
+            finding=(
+                f"File {file!r} of the bronze table {table!r} of pipeline {pipeline!r} cannot be "
+                f"read: {reason}. The typed table may have the only copy of its records, so its "
+                "rows stay."
+            ),
+            advice=(
+                "Restore the file from a copy, or land its records again if Kafka has them: see "
+                "docs/runbook.md#unreadablefile. Then repeat the command."
+            ),
+        )
+
+    @classmethod
     def of_bronze_rows(cls, pipeline: str, rows: int | None) -> Self:
         """The bronze table may no longer have the rows that the typed rows were decoded from.
 

@@ -251,6 +251,12 @@ class PlansSince:
         were_allowed = allowed(self.before.values(), bookmark.publish)
         return difference(were_allowed, allowed(self.now.values(), publish))
 
+    def outdated(self, bookmark: Bookmark, publish: PublishRule) -> BatchOffsets:
+        """Return the offsets at which the typed table of a bookmark may have outdated rows."""
+        plans = [plan for number, plan in self.now.items() if number in bookmark.outdated]
+        planned = _by_batch(plans, lambda each: each.plan.spans())
+        return difference(planned, allowed(self.now.values(), publish))
+
 
 def read_all(reader: EventRows, pipeline: str) -> PlansSince:
     """Return all plans, for a typed table without a known bookmark."""
@@ -272,7 +278,9 @@ def read_since(
         bookmark: The bookmark.
         publish: The present rule. If the bookmark has another rule, every plan may have changed, so
             all plans are read.
-        more: Numbers of further plans to return, for example of pending plans.
+        more: Numbers of further plans to return, for example of pending plans. All pending plans
+            are returned if the bookmark has plans with outdated rows: these stay while a pending
+            plan has their offsets.
 
     Returns:
         None if the bookmark is unknown: the ledger lacks its event, or has another event with the
@@ -295,6 +303,8 @@ def read_since(
         and row["event"] in VISIBLE_EVENTS
         and row["plan_sequence"] is not None
     )
+    if bookmark.outdated:  # fence: outdated-rows-and-their-pending-plans-are-read
+        more = more.union(bookmark.outdated).union(bookmark.pending)
     histories = _histories(reader, pipeline, changed.union(more))
     return _plans_since(pipeline, recent, earlier=bookmark.event, histories=histories)
 

@@ -34,7 +34,11 @@ from tidemark.delta.storage import folder_of
 from tidemark.delta.table_checks import check_owner, check_removals, check_replaceable
 from tidemark.delta.table_io import newest_table, open_if_exists, query_rows, utc_datetime
 from tidemark.delta.table_properties import WRITER_PROPERTIES
-from tidemark.delta.unreadable_files import raise_if_unreadable
+from tidemark.delta.unreadable_files import (
+    UnreadableFooter,
+    raise_if_unreadable,
+    unreadable_footer,
+)
 from tidemark.delta.widened_maps import has_widened_maps
 
 if TYPE_CHECKING:
@@ -129,6 +133,11 @@ class NotedVersion:
     def ref(self) -> CommitRef:
         """The commit of the version."""
         return CommitRef(self._table.version(), self._digest)
+
+    @property
+    def uri(self) -> str:
+        """The table."""
+        return self._uri
 
     @property
     def table_id(self) -> str:
@@ -254,6 +263,10 @@ class NotedVersion:
     def row_count(self) -> int | None:
         """Return the number of rows; None if the files lack statistics."""
         return row_queries.row_count(self._table)
+
+    def unreadable_footer(self) -> UnreadableFooter | None:
+        """See `unreadable_files.unreadable_footer`."""
+        return unreadable_footer(self._uri, self._table)
 
     def check_removals(self) -> None:
         """See `table_checks.check_removals`."""

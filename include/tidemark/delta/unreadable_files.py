@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
+from tidemark.core.texts import counted
 from tidemark.delta.delta_errors import (
     is_delta_error,
     is_storage_error,
@@ -17,14 +18,17 @@ from tidemark.delta.delta_errors import (
 )
 from tidemark.delta.errors import UnreadableFile
 from tidemark.delta.live_files import LiveFile, live_files, table_filesystem
+from tidemark.delta.storage import footers_of
 from tidemark.delta.table_checks import OWNER
-from tidemark.delta.table_io import open_if_exists
+from tidemark.delta.table_io import open_if_exists, python_rows
 from tidemark.spec.ref import PipelineKind, PipelineRef
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _BATCH_ROWS = 4_096
+_FOOTERS = 1_000
+"""Number of footers that are in memory at a time."""
 
 
 @contextmanager
@@ -97,6 +101,68 @@ def check_readable(uri: str, files: Iterable[LiveFile]) -> None:
             )
 
 
+class UnreadableFooter(NamedTuple):
+    """A file of a table whose footer cannot be read, or that has fewer rows than in the log.
+
+    Attributes:
+        path: Path in the table.
+        reason: The cause, in one line.
+    """
+
+    path: str
+    reason: str
+
+
+def unreadable_footer(uri: str, table: DeltaTable) -> UnreadableFooter | None:
+    """Read the footers of all files of a version; return the first file with a fault.
+
+    Finds missing, truncated and overwritten files. Damage within a file needs `check_readable`.
+
+    Raises:
+        OSError: The storage denies or fails a read.
+    """
+    storage, rows = table_filesystem(uri), python_rows(table.get_add_actions(flatten=True))
+    for start in range(0, len(rows), _FOOTERS):
+        for row in rows[start : start + _FOOTERS] if _has_fault(storage, rows, start) else ():
+            path = unquote(row["path"])
+            if reason := _footer_fault(storage, path, row.get("num_records")):
+                return UnreadableFooter(path, reason)
+    return None
+
+
+def _has_fault(storage: FileSystem, rows: Sequence[Mapping[str, Any]], start: int) -> bool:
+    """Whether some of the files cannot be read. Reads them concurrently."""
+    import pyarrow as pa
+
+    some = rows[start : start + _FOOTERS]
+    try:
+        footers = footers_of(storage, [unquote(row["path"]) for row in some])
+    except (pa.ArrowException, OSError):
+        return True
+    return any(
+        footer.num_rows < (row.get("num_records") or 0)
+        for footer, row in zip(footers, some, strict=True)
+    )
+
+
+def _footer_fault(storage: FileSystem, path: str, records: int | None) -> str | None:
+    import pyarrow as pa
+
+    try:
+        (footer,) = footers_of(storage, [path])
+    except (pa.ArrowException, OSError) as failed:
+        if is_storage_error(failed):
+            raise
+        return _in_one_line(failed)
+    if footer.num_rows < (records or 0):
+        return f"{counted(footer.num_rows, 'row')} instead of {records:,}"
+    return None
+
+
+def _in_one_line(failed: Exception) -> str:
+    return (str(failed).splitlines() or [repr(failed)])[0][:300]
+
+
 def _owner(uri: str) -> PipelineRef | None:
     """Return the owner of a table; None for a table of several pipelines."""
     owner = DeltaTable(uri).metadata().configuration.get(OWNER)
@@ -118,5 +184,5 @@ def _fault(storage: FileSystem, file: LiveFile) -> str | None:
     except (pa.ArrowException, OSError) as failed:
         if is_storage_error(failed):
             return None
-        return (str(failed).splitlines() or [repr(failed)])[0][:300]
+        return _in_one_line(failed)
     return None

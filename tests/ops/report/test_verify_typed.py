@@ -333,6 +333,58 @@ def test_rows_of_earlier_rules_are_counted(tmp_path: Path) -> None:
     assert found.unproven == 1
 
 
+def test_a_changed_row_is_a_difference_also_after_further_decodes(lake: TypedLake) -> None:
+    """Its plan was decoded with the present spec, so another spec does not explain its value."""
+    update("value", "'forged'")(lake)
+    for _ in range(2):
+        lake.bronze.run(2)
+        lake.run()
+        found = lake.verifier.verify()
+        with pytest.raises(TableDiffers) as differs:
+            found.check()
+        assert "0 offset 1 value (plan 1)" in str(differs.value)
+        assert "unknown spec" not in str(differs.value)
+        assert (found.differences, found.unproven) == ({Kind.ALTERED: 1}, 0)
+
+
+@pytest.mark.parametrize("decodes_again", [False, True])
+def test_a_row_of_an_unknown_spec_is_judged_by_the_present_one(
+    tmp_path: Path, *, decodes_again: bool
+) -> None:
+    """A RESTORE leaves no list of the plans that the spec has decoded."""
+    lake = TypedLake(tmp_path, decode=json_lake(a="long"))
+    lake.land_values([b'{"a": 1}', b'{"a": 2, "b": 3}'])
+    lake.run()
+    version = DeltaTable(lake.typed_uri).version()
+    lake.land_values([b'{"a": 3, "b": 4}'])
+    lake.run()
+    DeltaTable(lake.typed_uri).restore(version)
+    lake.decode = json_lake(a="long", b="long")
+    if decodes_again:
+        for _ in range(2):
+            lake.land_values([b'{"a": 5, "b": 6}'])
+            lake.run()
+    found = lake.verifier.verify()
+    with pytest.raises(TableDiffers, match="1 row has an unknown spec"):
+        found.check()
+    assert [each.unknown_spec for each in found.partitions] == [1]
+    assert (found.differences, found.unproven) == ({Kind.ALTERED: 1}, 0)
+    lake.decodes.from_scratch("ops", "a test")
+    lake.run()
+    lake.check()
+
+
+@pytest.mark.parametrize("column", ["plan_sequence", "topic"])
+def test_no_other_spec_explains_columns_of_the_bronze_row(lake: TypedLake, column: str) -> None:
+    update(column, "'7'" if column == "topic" else "7")(lake)
+    update("value", "'forged'")(lake)
+    lake.decode = replace(lake.decode, rules=(("new", "true"),))
+    found = lake.verifier.verify()
+    with pytest.raises(TableDiffers):
+        found.check()
+    assert found.differences == {Kind.ALTERED: 1}
+
+
 def test_deeply_nested_values_are_named_as_not_compared(tmp_path: Path) -> None:
     """Spark accepts up to 1,000 levels."""
     decode = json_lake(a="long")

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -665,6 +666,7 @@ def test_progress_has_the_offsets_that_both_tables_should_have(follower: Followe
     first = follower.service.progress()
     assert (first.landed, first.hidden) == (spans(0, 9), spans(6, 9))
     assert (first.decoded, first.plans, first.stale) == ({}, {}, {})
+    assert (first.by_spec, first.unknown_spec) == (SpanSet(), EVERY_PLAN)
     kill_before(follower, "index")
     assert follower.service.progress().decoded == {}
     follower.decode()
@@ -676,7 +678,8 @@ def test_progress_has_the_offsets_that_both_tables_should_have(follower: Followe
     follower.lake.bronze.commit_again((0, 0, 1))
     assert follower.service.progress().stale == {"id-1": {0: SpanSet.of([Span(0, 1), Span(3, 6)])}}
     follower.lake.decode = replace(follower.lake.decode, rules=(("new", "true"),))
-    assert follower.service.progress().by_spec == SpanSet()
+    found = follower.service.progress()
+    assert (found.by_spec, found.unknown_spec) == (SpanSet(), SpanSet())
 
 
 def test_the_only_copy_of_a_row_is_not_cleared(follower: Follower) -> None:
@@ -684,6 +687,28 @@ def test_the_only_copy_of_a_row_is_not_cleared(follower: Follower) -> None:
     DeltaTable(follower.lake.bronze.uri).delete('"offset" = 1')
     for dry_run in (True, False):
         with pytest.raises(OnlyCopy, match="lacks 1 row that landed"):
+            follower.service.from_scratch("ops", "a test", dry_run=dry_run)
+    assert len(follower.typed_rows()) == 8
+
+
+@pytest.mark.parametrize("damage", ["removed", "overwritten", "emptied", "replaced"])
+def test_the_only_copy_of_rows_of_an_unreadable_file_is_not_cleared(
+    follower: Follower, damage: str
+) -> None:
+    """The log of the bronze table still has these rows. Its other files can be read."""
+    follower.decode()
+    files = [Path(uri) for uri in DeltaTable(follower.lake.bronze.uri).file_uris()]
+    match damage:
+        case "removed":
+            files[1].unlink()
+        case "overwritten":
+            files[1].write_bytes(b"x" * files[1].stat().st_size)
+        case "emptied":
+            files[1].write_bytes(b"")
+        case "replaced":
+            pq.write_table(pq.read_table(files[1])[:1], files[1])
+    for dry_run in (True, False):
+        with pytest.raises(OnlyCopy, match=f"{files[1].name}.*{follower.lake.bronze.uri}"):
             follower.service.from_scratch("ops", "a test", dry_run=dry_run)
     assert len(follower.typed_rows()) == 8
 

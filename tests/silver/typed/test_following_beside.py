@@ -14,7 +14,9 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
+from tests.support.file_lake import Payload
 from tests.support.follow_lake import Follower, at
 from tests.support.publication import record_decision
 from tests.support.registered_lake import MemoryRegistry, RegisteredLake
@@ -22,15 +24,21 @@ from tests.support.registry import framed
 from tests.support.typed_lake import DECODE, FileDecoder, TypedLake
 from tidemark.core.datafile import DataFile, plan_folder
 from tidemark.core.decode_work import Decoded, DecodeRequest
-from tidemark.core.errors import TidemarkError
+from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.publication import PublicationStatus, PublishRule
 from tidemark.delta.errors import ControlConflict
 from tidemark.delta.storage import folder_of
 from tidemark.silver.typed.columns import typed_schema
-from tidemark.silver.typed.errors import SpecOutdated, TooManyQuarantined
+from tidemark.silver.typed.errors import (
+    RegistryUnavailable,
+    SchemaConflict,
+    SpecOutdated,
+    TooManyQuarantined,
+)
+from tidemark.silver.typed.state import FollowState
 from tidemark.spark import parquet
 from tidemark.spark.errors import EngineUnavailable
-from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec
+from tidemark.spec.decode import DecodeSpec, Format, PayloadSpec, RegisteredSchema
 from tidemark.spec.fields import Struct
 
 pytestmark = pytest.mark.slow
@@ -141,13 +149,35 @@ def test_a_decode_by_a_replaced_spec_begins_nothing(tmp_path: Path) -> None:
     follower.decode()
     other.clear()
     for use in (follower.decode, follower.service.check, lambda: follower.service.draft(at(1))):
-        with pytest.raises(SpecOutdated):
+        with pytest.raises(SpecOutdated) as refused:
             use()
+        # A retry has the same spec, so Airflow must not spend its retries on it.
+        assert refused.value.exit_code is ExitCode.REFUSED
     other.decode()
     assert values_of(other) == [{"id": 1, "amount": 2}]
     follower.clear()
     follower.decode()
     assert values_of(follower) == [{"id": 1, "amt": 2}]
+    with pytest.raises(SpecOutdated):
+        other.decode()
+
+
+@pytest.mark.parametrize("decodes_again", [False, True])
+def test_a_replaced_spec_stays_refused_after_another_program_changed_the_table(
+    tmp_path: Path, *, decodes_again: bool
+) -> None:
+    """The bookmark is unknown then, and the next one has the list of replaced specs again."""
+    follower, other = two_specs(tmp_path)
+    follower.decode()
+    other.clear()
+    other.decode()
+    DeltaTable(other.typed_uri).update({"timestamp_type": "timestamp_type"})
+    if decodes_again:
+        other.decode()
+    with pytest.raises(SpecOutdated):
+        follower.decode()
+    DeltaTable(other.typed_uri).update({"timestamp_type": "timestamp_type"})
+    follower.clear()
     with pytest.raises(SpecOutdated):
         other.decode()
 
@@ -171,6 +201,13 @@ def test_a_replay_beside_a_decode_from_scratch_quarantines_no_other_records(tmp_
     follower.decode(at(1, (2, 3)))
     assert lake.quarantined() == []
     lake.check()
+
+
+class UnavailableRegistry:
+    """A registry that does not answer."""
+
+    def schema(self, schema_id: int) -> RegisteredSchema | None:
+        raise RegistryUnavailable(connection="registry", schema_id=schema_id, reason="down")
 
 
 REFUSED = TooManyQuarantined(
@@ -203,6 +240,96 @@ def test_replaced_rows_stay_although_their_new_rows_cannot_be_decoded(tmp_path: 
     assert len(lake.decoded()) == 3
     lake.run()
     lake.check()
+
+
+def test_replaced_rows_stay_while_the_schema_of_their_new_rows_does_not_fit(
+    tmp_path: Path,
+) -> None:
+    """Other plans are decoded. A decode of the new rows removes the replaced ones."""
+    lake = TypedLake(tmp_path)
+    lake.land_and_run(3)
+    lake.bronze.land_again((0, 0, 2))
+    lake.bronze.run(1)
+    follower = Follower(lake, lake.decoder, unreadable=[0])
+    for _ in range(2):
+        with pytest.raises(SchemaConflict):
+            follower.decode()
+        assert follower.typed_rows() == [(1, 0, 0), (1, 0, 1), (1, 0, 2), (3, 0, 3)]
+        assert follower.service.state() == FollowState(
+            undecoded=at(2, (0, 2)), to_withdraw=at(1, (0, 2))
+        )
+        lake.verifier.verify().check()
+    lake.bronze.land_again((0, 1, 2))
+    with pytest.raises(SchemaConflict):
+        follower.decode()
+    assert follower.typed_rows() == [(1, 0, 0), (1, 0, 2), (3, 0, 3), (4, 0, 1)]
+    lake.run()
+    lake.check()
+
+
+def test_replaced_rows_stay_while_the_registry_is_unavailable(tmp_path: Path) -> None:
+    lake = RegisteredLake(tmp_path, registry=MemoryRegistry({1: {"id": "integer"}}))
+    lake.land_objects(1, {"id": 1}, {"id": 2}, {"id": 3})
+    follower = Follower(lake, FileDecoder(lake))
+    follower.decode()
+    lake.bronze.payloads[0, 0] = Payload(None, framed(2, b'{"id": 1}'), ())
+    lake.bronze.land_again((0, 0, 2))
+    lake.registry = UnavailableRegistry()
+    with pytest.raises(RegistryUnavailable):
+        follower.decode()
+    assert follower.typed_rows() == [(1, 0, 0), (1, 0, 1), (1, 0, 2)]
+    lake.registry = MemoryRegistry({2: {"id": "integer"}})
+    follower.decode()
+    lake.check()
+
+
+@pytest.mark.parametrize("action", ["undo", "reject"])
+def test_replaced_rows_of_a_withdrawn_replacement_are_removed(tmp_path: Path, action: str) -> None:
+    """A pending plan no longer has their offsets."""
+    lake = TypedLake(tmp_path, publish=PublishRule.CHECKED)
+    lake.bronze.run(3)
+    record_decision(lake.control, "events", 1)
+    lake.run()
+    lake.bronze.land_again((0, 0, 2))
+    record_decision(lake.control, "events", 2)
+    follower = Follower(lake, lake.decoder, unreadable=[0], publish=PublishRule.CHECKED)
+    with pytest.raises(SchemaConflict):
+        follower.decode()
+    assert len(follower.typed_rows()) == 3
+    if action == "undo":
+        lake.bronze.undo.undo(2, "test", "a mistake")
+    else:
+        record_decision(
+            lake.control, "events", 2, PublicationStatus.REJECTED, decided_by="ops", reason="wrong"
+        )
+    follower.decode()
+    assert follower.typed_rows() == [(1, 0, 2)]
+    lake.verifier.verify().check()
+    assert follower.service.state() == FollowState()
+
+
+@pytest.mark.parametrize("error", [REFUSED, LOST], ids=["refused", "lost"])
+def test_rejected_rows_are_withdrawn_beside_a_replacement_that_cannot_be_decoded(
+    tmp_path: Path, error: TidemarkError
+) -> None:
+    lake = TypedLake(tmp_path, publish=PublishRule.CHECKED)
+    for plan in (1, 2):
+        lake.bronze.run(3)
+        record_decision(lake.control, "events", plan)
+    lake.run()
+    record_decision(
+        lake.control, "events", 1, PublicationStatus.REJECTED, decided_by="ops", reason="names"
+    )
+    # The replacement of a rejected row does not show it either.
+    lake.bronze.land_again((0, 2, 5))
+    record_decision(lake.control, "events", 3)
+    follower = Follower(lake, Failing(lake, error), publish=PublishRule.CHECKED)
+    with pytest.raises(type(error)):
+        follower.decode()
+    assert follower.typed_rows() == [(2, 0, 3), (2, 0, 4), (2, 0, 5)]
+    lake.run()
+    assert follower.typed_rows() == [(2, 0, 5), (3, 0, 2), (3, 0, 3), (3, 0, 4)]
+    lake.verifier.verify().check()
 
 
 @pytest.mark.parametrize("error", [REFUSED, LOST], ids=["refused", "lost"])

@@ -29,13 +29,28 @@ class TableDiffers(CaseTexts, TerminalError):
         )
 
     @classmethod
-    def from_bronze(cls, pipeline: str, differences: int, first: tuple[str, ...]) -> Self:
-        """The typed table and its quarantine disagree with the bronze table, decoded again."""
+    def from_bronze(
+        cls, pipeline: str, differences: int, first: tuple[str, ...], unknown_spec: int = 0
+    ) -> Self:
+        """The typed table and its quarantine disagree with the bronze table, decoded again.
+
+        Args:
+            pipeline: The pipeline of the typed table.
+            differences: Number of differences.
+            first: The first ones.
+            unknown_spec: Number of rows among them that may have been decoded with any spec.
+        """
         bronze = PipelineRef.parse(pipeline).name
+        has = "has" if unknown_spec == 1 else "have"
+        causes = (
+            f" {counted(unknown_spec, 'row')} {has} an unknown spec: decoded with an earlier spec, "
+            "or changed by another program."
+        )
         return cls(
             finding=(
                 f"The typed table of pipeline '{bronze}' and its bronze table, decoded again, "
                 f"differ in {counted(differences, 'row')}. First: {comma_list(first)}."
+                f"{causes if unknown_spec else ''}"
             ),
             advice=(
                 f"Run `tidemark decode {bronze} --from-scratch --reason TEXT`, which decodes all "

@@ -203,10 +203,15 @@ class ChunkComparison:
         progress = self.look.progress
         if is_replaced and offset in self._spans(progress.stale):
             self.counts["stale"] += 1
-        elif typed["plan_sequence"] not in progress.by_spec:
-            self.counts["earlier_rules"] += 1
-        else:
-            self._differs(kind, offset, [typed], columns)
+            return
+        plan, is_copied = typed["plan_sequence"], not set(columns).isdisjoint(_FROM_BRONZE)
+        # Each spec copies these columns.
+        if not is_copied and plan not in progress.by_spec:
+            if plan not in progress.unknown_spec:
+                self.counts["earlier_rules"] += 1
+                return
+            self.counts["unknown_spec"] += 1
+        self._differs(kind, offset, [typed], columns)
 
     def _differs(
         self,

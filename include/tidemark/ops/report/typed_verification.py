@@ -88,6 +88,8 @@ class TypedComparison:
             replacement. The next decode replaces them.
         earlier_rules: Typed rows that differ, and that were decoded with another spec. A decode
             from scratch replaces them.
+        unknown_spec: Typed rows that differ, and that may have been decoded with any spec. They are
+            differences from the present spec, too.
     """
 
     partition: int
@@ -100,6 +102,7 @@ class TypedComparison:
     deleted: int = 0
     stale: int = 0
     earlier_rules: int = 0
+    unknown_spec: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +142,10 @@ class TypedVerification:
         """Raise `TableDiffers` if there are differences."""
         if self.differences:
             raise TableDiffers.from_bronze(
-                self.pipeline, sum(self.differences.values()), tuple(map(str, self.first))
+                self.pipeline,
+                sum(self.differences.values()),
+                tuple(map(str, self.first)),
+                sum(each.unknown_spec for each in self.partitions),
             )
 
     def as_record(self) -> dict[str, Any]:

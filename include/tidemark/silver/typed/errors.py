@@ -62,16 +62,21 @@ class SchemaConflict(PipelineError, TerminalError):
         return "; ".join(self.differences)
 
 
-class SpecOutdated(PipelineError, TransientError):
-    """A typed table was decoded from scratch with another spec since its decode with this one."""
+@dataclass(kw_only=True, eq=False)
+class SpecOutdated(PipelineError, TerminalError):
+    """A typed table was decoded from scratch with another spec since its decode with this one.
+
+    A retry does not help: the spec can also be the newest one, after a revert.
+    """
 
     problem = (
         "The spec of {pipeline!r} is outdated: its typed table was decoded from scratch with "
         "another spec since."
     )
     fix = (
-        "Deploy the newer spec wherever this pipeline runs. To return to this spec, run `tidemark "
-        "decode {pipeline} --from-scratch --reason TEXT` with it. No record was decoded."
+        "Deploy the newer spec wherever this pipeline runs, then clear the failed task or run "
+        "`tidemark decode {pipeline}`. To return to this spec, run `tidemark decode {pipeline} "
+        "--from-scratch --reason TEXT` with it. No record was decoded."
     )
 
 

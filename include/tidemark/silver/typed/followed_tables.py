@@ -99,9 +99,12 @@ class FollowPorts:
 
 
 class OpenedTables(NamedTuple):
-    """The tables of a round, with the newest bookmark of the typed table; None if it is unknown.
+    """The tables of a round. Each was opened before its source, and the ledger was read last.
 
-    Each was opened before its source, and the ledger was read last.
+    Attributes:
+        quarantine, typed, bronze, ledger: The tables.
+        earlier: The newest bookmark of the typed table; None if it is unknown.
+        noted: As in `DecodeRound`.
     """
 
     quarantine: OpenedIndex
@@ -109,6 +112,7 @@ class OpenedTables(NamedTuple):
     bronze: NotedVersion
     ledger: CheckedLedger
     earlier: Bookmark | None
+    noted: Bookmark | None
 
 
 class Look(NamedTuple):
@@ -173,10 +177,12 @@ class FollowedTables:
         ports = self.ports
         # Opened before their sources: a later look at a source shows at least what they contain.
         index, typed, bronze = ports.index.open(), ports.typed.open(), ports.bronze_rows.open()
-        earlier = bookmark_of(typed) if typed else None
+        earlier = noted = bookmark_of(typed) if typed else None
+        if typed and earlier is None:  # fence: lists-of-specs-outlive-other-changes
+            noted = bookmark_of(typed, over_changes=True)
         # The table has the columns of a newer spec. This one would add its own again.
         # fence: decode-with-a-replaced-spec-begins-nothing
-        if earlier is not None and self.spec in earlier.replaced_specs:
+        if noted is not None and self.spec in noted.replaced_specs:
             raise SpecOutdated(pipeline=self.pipeline)
         ledger = read_checked_ledger(
             ports.control,
@@ -191,7 +197,7 @@ class FollowedTables:
         # fence: decoded-bronze-table-is-the-compared-one
         if newest is None or newest.ref != bronze.ref:
             raise ControlConflict(pipeline=self.pipeline, event_number=ledger.event_number)
-        return OpenedTables(index, typed, bronze, ledger, earlier)
+        return OpenedTables(index, typed, bronze, ledger, earlier, noted)
 
     def look(self, plans: SpanSet, replayed: BatchOffsets) -> Look | None:
         """Open the tables, compare them with the ledger, and choose the plans of a round.
@@ -222,10 +228,12 @@ class FollowedTables:
         if earlier is None or found is None:
             found = read_all(self.ports.control, self.pipeline)
             present = self._present(tables, found)
-            step = DecodeRound.compared(found, self.publish, present, self.spec)
+            step = DecodeRound.compared(found, self.publish, present, self.spec, tables.noted)
             is_first = not present
         else:
-            present = tables.typed.offsets(found.missing(earlier, self.publish))
+            missing = found.missing(earlier, self.publish)
+            outdated = found.outdated(earlier, self.publish)
+            present = tables.typed.offsets(union([missing, outdated]))
             step = DecodeRound.since(found, earlier, self.publish, present, wanted, self.spec)
         if found.event != tables.ledger.event_number:  # fence: one-ledger-for-one-round
             raise ControlConflict(pipeline=self.pipeline, event_number=found.event)
@@ -259,7 +267,8 @@ class FollowedTables:
                 quarantine_behind=bool(present),
             )
         missing = found.missing(earlier, self.publish)
-        surplus = found.surplus(earlier, self.publish)
+        outdated = found.outdated(earlier, self.publish)
+        surplus = union([found.surplus(earlier, self.publish), outdated])
         # Plans that were refused before any decode have no rows.
         found_in = [each.offsets(surplus) for each in (typed, index and index.version) if each]
         return FollowState(
@@ -288,7 +297,8 @@ class FollowedTables:
             # A decode that was killed between its two commits is not complete.
             for each in [None] if changes is None else [change.decoded for change in changes]:
                 decoded = difference(decoded, listed_part(decoded, each))
-            stale = found.surplus(earlier, self.publish)
+            outdated = typed.offsets(found.outdated(earlier, self.publish))
+            stale = union([found.surplus(earlier, self.publish), outdated])
         if found.event != ledger.event_number:
             raise ControlConflict(pipeline=self.pipeline, event_number=found.event)
         landed = required(found.now.values(), PublishRule.ALWAYS)
@@ -306,6 +316,7 @@ class FollowedTables:
             by_spec=earlier.decoded_by_spec
             if earlier is not None and earlier.spec == self.spec
             else SpanSet(),
+            unknown_spec=earlier.unknown_spec if earlier else EVERY_PLAN,
         )
 
     def entry_change(self, tables: OpenedTables, changes: Sequence[Bookmark] | None) -> EntryChange:

@@ -377,14 +377,10 @@ class Decodes:
     def _withdrawn(self) -> Iterator[Decoded]:
         """Remove rows that are no longer published, although other records cannot be decoded.
 
-        They must not stay until an operator helps. Replaced rows stay until their new rows are
-        decoded, and other rows with them.
+        They must not stay until an operator helps.
         """
         look = retry_on_conflict(lambda: self._tables.look(SpanSet(), {}))
-        if look is None or not look.step.surplus:
-            return
-        # fence: replaced-rows-stay-until-their-new-rows
-        if _size_of_both(look.step.surplus, look.step.missing):
+        if look is None or not look.step.removed({}):
             return
         nothing = DecodeWork()
         commit = retry_on_conflict(partial(self._commit, nothing, nothing.plans, {}))
@@ -409,8 +405,8 @@ class Decodes:
         # fence: only-records-with-resolved-schemas-are-decoded
         if work.resolved is not None and difference(decoded, work.resolved):
             return None
-        removed = union([step.surplus, again])
-        before = _size_of_both(index.version.offsets(removed), decoded)
+        entries = index.version.offsets(union([step.surplus, again]))
+        before = _size_of_both(entries, decoded)
         files = self._decode(bronze, decoded, work, quarantined=before)
         good = [file for file in files if not file.quarantined]
         failed = [file for file in files if file.quarantined]
@@ -418,7 +414,8 @@ class Decodes:
         if bookmark is None:
             return None
         self._check_published(bookmark, decoded)
-        change = RowChange(removed=removed, added=decoded, files=good)
+        removed = step.removed(look.chosen)
+        change = RowChange(removed=union([removed, again]), added=decoded, files=good)
         version = typed.commit(bookmark.as_metadata(), change)
         failures = sum(file.records for file in failed)
         changes = Decoded(
@@ -427,7 +424,7 @@ class Decodes:
             records=sum(file.records for file in good) + failures,
             quarantined=failures,
             removed=size_of_all(
-                union(each.offsets(step.surplus) for each in (typed, index.version))
+                union([typed.offsets(removed), intersection(entries, step.surplus)])
             ),
             rounds=1,
             table_version=version,
@@ -559,7 +556,8 @@ class Decodes:
             dry_run: Only return the numbers.
 
         Raises:
-            OnlyCopy: The bronze table lacks landed rows, or their number is unknown.
+            OnlyCopy: The bronze table lacks landed rows, or their number is unknown. Or one of its
+                files cannot be read.
             TableAltered: The typed table is for appends only, or has a feature or a rule that would
                 remain.
             ForeignTable, HistoriesDiverge, DuplicateRows, CommitConflict: As for `next`.
@@ -582,16 +580,27 @@ class Decodes:
         if missing != 0:  # fence: only-copy-is-not-cleared
             raise OnlyCopy.of_bronze_rows(origin, missing)
         plans = read_all(ports.control, origin)
-        earlier = bookmark_of(typed) if typed else None
+        earlier = bookmark_of(typed, over_changes=True) if typed else None
         bookmark = cleared_bookmark(plans, decode.publish, decode.fingerprint, earlier)
         offsets = size_of_all(required(plans.now.values(), decode.publish))
         if typed is None or bookmark is None:
             return ClearedTable(rows=0, offsets=offsets)
         typed.check_replaceable()
+        self._check_bronze_files()
         rows = typed.row_count()
         if reasons is not None:
             typed.clear(bookmark.as_metadata(), typed_schema(decode), reasons)
         return ClearedTable(rows=rows, offsets=offsets)
+
+    def _check_bronze_files(self) -> None:
+        """Raise `OnlyCopy` if a file of the bronze table cannot be read.
+
+        Its log has the rows of lost files as well.
+        """
+        bronze = self.ports.bronze_rows.open()
+        lost = bronze.unreadable_footer() if bronze else None
+        if bronze and lost:  # fence: only-readable-copies-are-decoded-from-scratch
+            raise OnlyCopy.of_bronze_file(self.spec.origin, bronze.uri, *lost)
 
     def draft(self, offsets: BatchOffsets) -> tuple[DecodeRequest, Mapping[Part, FieldType]] | None:
         """Return what a replay would decode, with the types of the columns. Writes nothing.

@@ -40,8 +40,9 @@ class DecodeProgress:
         hidden: Landed offsets that the published view hides.
         stale: Offsets of typed rows that the next decode removes or decodes again, and all offsets
             of open replacements.
-        by_spec: Numbers of plans that were decoded whole by the present spec. Others may have been
-            decoded by an earlier one.
+        by_spec: Numbers of plans that were decoded whole by the present spec.
+        unknown_spec: Numbers of plans that may have been decoded by any spec. All others, which are
+            in neither set, were decoded by another spec.
     """
 
     landed: Mapping[str, Mapping[int, SpanSet]]
@@ -50,6 +51,7 @@ class DecodeProgress:
     hidden: Mapping[str, Mapping[int, SpanSet]]
     stale: Mapping[str, Mapping[int, SpanSet]]
     by_spec: SpanSet
+    unknown_spec: SpanSet
 
     def plan_at(self, topic_id: str, partition: int, offset: int) -> int | None:
         """Return the number of the plan whose decoded offsets contain one; None without one."""
