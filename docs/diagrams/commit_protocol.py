@@ -79,6 +79,7 @@ PROTOCOL: Sequence[Situation | Write] = (
                     "control.plan_record",
                     "control.summary",
                     "table.state",
+                    "control.check_appends",
                     "table.state",
                     "table.find_landing",
                     "watermarks.topic_watermarks",
