@@ -30,7 +30,6 @@ from tidemark.core.publication import NOT_CHECKED
 from tidemark.delta.opened_tables import tables_opened_once
 from tidemark.quality.service import raise_if_failed
 from tidemark.spark.sessions import Sessions
-from tidemark.spark.workers import start_ahead
 from tidemark.spec.layout import LOG_FOLDER, Layout
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import DecodeRef, MergeRef, Replay
@@ -334,8 +333,6 @@ def complete(app: App, sessions: Sessions, plans: Sequence[PlanRef]) -> list[Out
     _import_great_expectations(app.layout, specs)
     with named_failures(app.layout, "starting Spark"):
         at_once = sessions.plans_at_once()
-    if any(spec.decode and spec.decode.uses_python for spec in specs):
-        start_ahead(sessions.shared)
     stopped = Event()
     runs = [PipelineRun(app, sessions, plan, stopped) for plan in plans]
     try:
