@@ -15,8 +15,10 @@ _RUN_BY_WORKERS = (
     "silver/typed/formats/json_reader.py",
     "silver/typed/formats/protobuf_reader.py",
     "silver/typed/formats/arrow_results.py",
+    "silver/typed/formats/value_limits.py",
     "spec/decode.py",
     "spec/fields.py",
+    "spec/schema_limits.py",
     "silver/typed/formats/protobuf.py",
     "silver/typed/formats/struct_type.py",
 )
