@@ -329,8 +329,7 @@ def complete(app: App, sessions: Sessions, plans: Sequence[PlanRef]) -> list[Out
     Returns:
         The results of all steps of each plan, and its worst exit code, in the order of `plans`.
     """
-    specs = [app.spec(plan.pipeline) for plan in plans]
-    _import_great_expectations(app.layout, specs)
+    _import_great_expectations(app, plans)
     with named_failures(app.layout, "starting Spark"):
         at_once = sessions.plans_at_once()
     stopped = Event()
@@ -349,7 +348,7 @@ def complete(app: App, sessions: Sessions, plans: Sequence[PlanRef]) -> list[Out
     return [({"steps": run.steps}, ExitCode.worst(run.codes)) for run in runs]
 
 
-def _import_great_expectations(layout: Layout, specs: Sequence[PipelineSpec]) -> None:
+def _import_great_expectations(app: App, plans: Sequence[PlanRef]) -> None:
     """Start importing Great Expectations in a thread if a suite of a pipeline needs it.
 
     Ignores unreadable suites; their checks fail.
@@ -357,9 +356,9 @@ def _import_great_expectations(layout: Layout, specs: Sequence[PipelineSpec]) ->
     from tidemark.quality.checker import import_ahead
     from tidemark.quality.suite import load_suite
 
-    for suite in filter(None, {spec.suite for spec in specs}):
+    for suite in filter(None, {app.spec(plan.pipeline).suite for plan in plans}):
         with suppress(TidemarkError):
-            if load_suite(layout.suite(suite)).expectations:
+            if load_suite(app.layout.suite(suite)).expectations:
                 import_ahead()
                 return
 
