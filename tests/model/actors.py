@@ -276,12 +276,14 @@ class Actor:
         program: Its work.
         spec: Its pipeline.
         answers: The answers that it has received.
+        began: The newest event number before its first call.
     """
 
     name: str
     program: Program
     spec: PipelineSpec
     answers: tuple[Answer, ...] = ()
+    began: int = field(init=False, default=0)
     at: Call | Done = field(init=False)
 
     def __post_init__(self) -> None:
@@ -291,6 +293,8 @@ class Actor:
         """Perform the next call, or let it fail."""
         if isinstance(self.at, Done):
             raise ValueError(f"{self.name} is done")
+        if not self.answers:
+            self.began = world.control.newest.get(self.spec.name, 0)
         answer = Answer()
         if fault is None or fault.took_effect:
             answer = perform(world, self.at)

@@ -252,7 +252,7 @@ class History(RuleBasedStateMachine):
         if isinstance(actor.at, Done):
             if actor in self.paused:
                 self.paused.remove(actor)
-            check_end(self.world, actor.at, _EXPECTED)
+            check_end(self.world, actor.at, _EXPECTED, began=actor.began)
         self.step_failed = False
 
     def _paused_actor(self, which: int) -> Actor:

@@ -326,13 +326,15 @@ def check_step(before: World, after: World) -> None:
     _require(repr(after.kafka) == repr(before.kafka), "I6", "a step of Tidemark changed Kafka")
 
 
-def check_end(world: World, done: Done, errors: Container[str]) -> None:
+def check_end(world: World, done: Done, errors: Container[str], began: int | None = None) -> None:
     """Check that an actor's error fits the world, and that a reported landing is recorded.
 
     Args:
         world: The current world.
         done: The end of the actor.
         errors: Names of the errors that fit.
+        began: The newest event number before the actor began. Another actor may have undone the
+            landing since. None if no other actor undoes it.
 
     Raises:
         InvariantViolated: The error does not fit, or the landing is not recorded (I7).
@@ -350,9 +352,22 @@ def check_end(world: World, done: Done, errors: Container[str]) -> None:
         _check_decision(world, done.result)
     if isinstance(done.result, ExecutionResult):
         number = done.result.plan.sequence
-        history = history_of(world)
-        status = "landed" if number in history.lost_plans else history.plans[number].status
-        _require(status == "landed", "I7", f"plan {number} was reported landed: {status}")
+        found = _statuses(world, number, began)
+        _require("landed" in found, "I7", f"plan {number} was reported landed: {', '.join(found)}")
+
+
+def _statuses(world: World, number: int, began: int | None) -> list[str]:
+    """Return the statuses of a plan since an event; only its last status without the event."""
+    history, found = PipelineHistory(), list[str]()
+    for row in sorted(world.control.rows, key=lambda row: int(row["event_number"])):
+        _fold(history, row)
+        if began is None or row["event_number"] <= began:
+            found.clear()
+        if number in history.lost_plans:
+            found.append("landed")
+        elif number in history.plans:
+            found.append(history.plans[number].status)
+    return found
 
 
 def _check_decision(world: World, end: CheckEnd) -> None:

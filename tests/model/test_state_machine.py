@@ -10,11 +10,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.model.actors import Done
 from tests.model.history import History
-from tests.model.invariants import InvariantViolated
+from tests.model.invariants import InvariantViolated, check_end
 from tests.model.planted import NoCompareAndSet, NoTransactions, planted
 from tests.model.tally import CountRecorder
 from tests.model.world import World
+from tidemark.bronze.ingest.executor import ExecutionResult
 from tidemark.core.errors import OverfullRange
 
 pytestmark = pytest.mark.slow
@@ -71,6 +73,24 @@ def test_invariants_hold_in_many_random_histories(recorder: CountRecorder) -> No
     counts = check(options, unchanged, seed_number)
     recorder.histories(counts["histories"], counts["steps"])
     assert counts["steps"] >= 20_000
+
+
+def test_a_landing_may_be_undone_before_it_is_reported() -> None:
+    """A second driver reads that the plan has landed, and ends after a whole undo."""
+    history = History()
+    for kind, which in (("plan", 0), ("ingest", 0)):
+        history.start(kind=kind, requester=0, which=which)
+        history.resume(which=0, calls=None)
+    history.start(kind="ingest", requester=1, which=0)
+    history.resume(which=0, calls=1)
+    second = history.paused[0]
+    history.start(kind="undo", requester=2, which=0)
+    history.resume(which=1, calls=None)
+    history.resume(which=0, calls=None)
+    assert isinstance(second.at, Done)
+    assert isinstance(second.at.result, ExecutionResult)
+    with pytest.raises(InvariantViolated, match="was reported landed: undone"):
+        check_end(history.world, second.at, (), began=history.world.control.newest["events"])
 
 
 def test_a_history_finds_missing_transactions() -> None:
