@@ -190,14 +190,14 @@ def test_later_steps_run_after_a_failed_check_which_is_not_repeated(
 KILLED_AT = (
     "table.append:after:1",
     "results.append:before:1",
-    "table.append:before:2",
+    "typed.commit:before:1",
     "merger.merge:after:1",
 )
 """The landing of the plan, its check, its decode and its merge."""
 KILLED_ELSEWHERE = (
     "control.append:after:1",
     "control.append:after:3",
-    "table.append:after:2",
+    "typed.commit:after:1",
     "merger.merge:before:1",
 )
 
