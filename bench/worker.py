@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bench.clock import cpu_of_tree, timed
 from bench.context import PROJECT
@@ -198,7 +198,11 @@ class DecodeStream:
         query.awaitTermination()
 
 
-Landing = LandPipeline | LandBatch | LandStream | DecodePipeline | DecodeStream
+class Landing(Protocol):
+    """Work of a worker. It is sent to the worker's process."""
+
+    def land(self) -> Metrics:
+        """Do the work in the session of this process, and return its metrics."""
 
 
 def plain_settings(master: str) -> dict[str, str]:
@@ -277,7 +281,7 @@ def _serve(connection: Connection, name: str, settings: dict[str, str], log: str
         session.stop()
 
 
-def _answer(work: Callable[[], dict[str, float]]) -> dict[str, float] | str:
+def _answer(work: Callable[[], Metrics]) -> Metrics | str:
     """Return the metrics of the work, or its failure as text, which the parent raises."""
     try:
         return work()

@@ -220,7 +220,7 @@ def test_given_sizes_override_the_short_and_full_form(tmp_path: Path) -> None:
 def test_every_benchmark_has_ratios_of_different_sides() -> None:
     found = all_benchmarks()
     short = {"bulk", "idle", "planning", "run", "small", "typed", "typed_avro", "typed_protobuf"}
-    assert set(found) == {*short, "console", "requests", "scheduled", "typed_nested"}
+    assert set(found) == {*short, "console", "requests", "scheduled", "typed_nested", "upsert"}
     assert short == {name for name, each in found.items() if each.in_short_form}
     for benchmark in found.values():
         assert benchmark.ratios
@@ -405,3 +405,17 @@ def test_every_side_decodes_every_record(tmp_path: Path, name: str, sides: set[s
     for side in typed["sides"].values():
         assert side["runs"][0]["silver_bytes"] > 0
     assert len(typed["ratios"]) == len(all_benchmarks()[name].ratios)
+
+
+@pytest.mark.faults
+@pytest.mark.broker
+@pytest.mark.spark
+def test_upsert_changes_the_same_keys_on_every_side(tmp_path: Path) -> None:
+    [upsert] = _run(tmp_path, "upsert", "--repetitions", "1", "--records", "600")["benchmarks"]
+    assert len(upsert["sides"]) == 12
+    for side in upsert["sides"].values():
+        assert set(side["runs"][0]) == {
+            f"{shape}_{metric}"
+            for shape in ("uniform", "newest", "one_partition")
+            for metric in ("seconds", "cpu_seconds", "bytes_read", "bytes_written")
+        }

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.delta.test_widened_maps import NEW, OLD, TOPIC_ID, append_rows, typed_table
-from tests.support.file_lake import FileLake, double
+from tests.support.file_lake import LATER, WEEK, FileLake, double, remove_old_commits
 from tests.support.plans import wanted
 from tidemark.bronze.ingest.errors import DuplicateRows, RecordsMissed, RowsChanged
 from tidemark.core.errors import SetupError
@@ -20,6 +20,7 @@ from tidemark.core.following import Batch
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.delta.compaction import Compaction
+from tidemark.delta.deletion_vectors import vector_path
 from tidemark.delta.delta_dataset import DeltaDataset
 from tidemark.delta.errors import TableConflict
 from tidemark.delta.noted_commits import NotedTable, RowChange
@@ -186,3 +187,76 @@ def test_doubled_rows_are_detected_with_deletion_vectors(
     problem = lake.status().problem
     assert isinstance(problem, DuplicateRows)
     assert (problem.rows, problem.landed) == (len(lake.rows()), 14)
+
+
+# -- maintenance ---------------------------------------------------------------------------------
+
+
+def test_a_vector_has_the_file_that_the_protocol_of_delta_defines() -> None:
+    """The first example is from the protocol."""
+    uuid = "d2c639aa-8816-431a-aaf6-d3fe2512ff61"
+    relative = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^"}
+    assert vector_path(relative) == f"ab/deletion_vector_{uuid}.bin"
+    relative["pathOrInlineDv"] = "^-aqEH.-t@S}K{vb[*k^"
+    assert vector_path(relative) == f"deletion_vector_{uuid}.bin"
+    absolute = {"storageType": "p", "pathOrInlineDv": "s3://lake/deletion_vector_1.bin"}
+    assert vector_path(absolute) == "s3://lake/deletion_vector_1.bin"
+    assert vector_path({"storageType": "i", "pathOrInlineDv": "wi5b="}) is None
+    assert vector_path(None) is None
+
+
+def vectors(lake: FileLake) -> set[str]:
+    """Return the names of the files with deletion vectors."""
+    return {path.name for path in lake.uri.glob("*deletion_vector_*")}
+
+
+@pytest.mark.parametrize("checkpoint", [None, "delta-rs", "spark"])
+def test_maintenance_keeps_used_vectors_and_removes_the_others(
+    lake: FileLake, spark: SparkSession, checkpoint: str | None
+) -> None:
+    lake.run(4)
+    lake.run(1)
+    delete_two(lake, spark)
+    table, rows = f"delta.`{lake.uri}`", lake.rows()
+    if checkpoint == "delta-rs":
+        DeltaTable(lake.uri).create_checkpoint()
+    elif checkpoint == "spark":
+        spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
+        spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.checkpointInterval' = '9')")
+    assert bool([*lake.uri.glob("_delta_log/*.checkpoint.parquet")]) == (checkpoint is not None)
+    if checkpoint:
+        remove_old_commits(lake.uri)
+    used = vectors(lake)
+    assert used
+    lake.maintenance(LATER).maintain(WEEK)
+    assert vectors(lake) == used
+    assert lake.rows() == rows
+    spark.sql(f"REORG TABLE {table} APPLY (PURGE)")
+    lake.maintenance().maintain(WEEK)
+    assert vectors(lake) == used
+    DeltaTable(lake.uri).create_checkpoint()
+    lake.maintenance(LATER).maintain(WEEK)
+    assert not vectors(lake)
+    assert lake.rows() == rows
+
+
+def test_maintenance_keeps_all_vectors_beside_an_unknown_checkpoint(
+    lake: FileLake, spark: SparkSession
+) -> None:
+    """Spark writes a checkpoint in several files, or in a newer form."""
+    lake.run(4)
+    lake.run(1)
+    delete_two(lake, spark)
+    rows, session = lake.rows(), spark.newSession()
+    session.conf.set("spark.databricks.delta.checkpoint.partSize", "1")
+    for interval in (1, 9):
+        session.sql(
+            f"ALTER TABLE delta.`{lake.uri}` "
+            f"SET TBLPROPERTIES ('delta.checkpointInterval' = '{interval}')"
+        )
+    assert not [*lake.uri.glob("_delta_log/*.checkpoint.parquet")]
+    remove_old_commits(lake.uri)
+    used = vectors(lake)
+    lake.maintenance(LATER).maintain(WEEK)
+    assert vectors(lake) == used
+    assert lake.rows() == rows

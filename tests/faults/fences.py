@@ -194,6 +194,8 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
         ("copies-are-equal", "I1", Drop(), "one_key_that_differ"),
     ),
     "tests/delta/test_deletion_vectors.py": (
+        ("files-of-vectors-stay", "I1", Drop(), "keeps_used_vectors", True),
+        ("files-of-unknown-vectors-stay", "I1", Never(), "unknown_checkpoint", True),
         ("deleted-rows-are-not-counted", "I3", Never(), "recorded_are_read_again", True),
     ),
     "tests/delta/test_foreign_tables.py": (

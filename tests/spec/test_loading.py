@@ -644,7 +644,7 @@ decode:
   publish: always
   rules: {small: offset < 5}
   quarantine: {records: 5, percent: 2.5, schemas: [9, 7, 9]}
-  upsert: {target: s3://lake/newest, deletes: hard, envelope: debezium}
+  upsert: {target: s3://lake/newest, deletes: hard, envelope: debezium, deletion_vectors: true}
 """
     used = yaml.safe_load(text)["decode"]
     assert missing_keys(specs._Decode, used) == set()
@@ -673,6 +673,7 @@ decode:
             deletes=Deletes.HARD,
             envelope=Envelope.DEBEZIUM,
             flattens=True,
+            deletion_vectors=True,
         ),
     )
 
@@ -752,7 +753,7 @@ def test_an_upsert_table_has_safe_defaults(folders: Folders) -> None:
         (
             "{value: {format: string}, upsert: {envelop: debezium}}",
             "decode.upsert.envelop",
-            "one of target, deletes, envelope",
+            "one of target, deletes, envelope, deletion_vectors",
         ),
         (
             "{value: {format: string}, upsert: {deletes: never}}",

@@ -30,6 +30,9 @@ class FileMerger:
                 raise
             self._merge_in_transaction(merge.as_rebuild())
 
+    def compact(self) -> None:
+        """Do nothing: without Spark, a table has no deletion vectors."""
+
     def _merge_in_transaction(self, merge: MergePlan) -> None:
         table = DeltaTable(self.lake.upsert_uri)
         if (table.transaction_version(merge.app_id) or -1) >= merge.version:

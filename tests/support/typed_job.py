@@ -38,6 +38,9 @@ class NoRows:
         rows = pa.schema(table.schema().to_arrow()).empty_table()
         write_deltalake(table, rows, mode="append", commit_properties=properties)
 
+    def compact(self) -> None:
+        """Do nothing."""
+
 
 def main() -> None:
     """Run a job, and print its results as the job does."""

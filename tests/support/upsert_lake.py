@@ -49,12 +49,14 @@ class UpsertLake(TypedLake):
         deletes: What a deletion does to the row of its key.
         envelope: The form of values.
         flattens: Whether the fields of values are columns.
+        deletion_vectors: Whether merges mark rows as deleted.
     """
 
     spark: SparkSession | None = None
     deletes: Deletes = Deletes.SOFT
     envelope: Envelope = Envelope.NONE
     flattens: bool = False
+    deletion_vectors: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,6 +90,7 @@ class UpsertLake(TypedLake):
             deletes=self.deletes,
             envelope=self.envelope,
             flattens=self.flattens,
+            deletion_vectors=self.deletion_vectors,
         )
 
     @property

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from pyarrow.fs import FileSystem
 
-_TARGET_BYTES = 100 * 1024 * 1024
+TARGET_BYTES = 100 * 1024 * 1024
+"""Size of compacted files of a table without the property `delta.targetFileSize`."""
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?")
 
 
@@ -170,7 +171,7 @@ def _schema_text(source: pq.ParquetFile) -> str:
 
 
 def _target_bytes(configuration: Mapping[str, str | None]) -> int:
-    text = (configuration.get("delta.targetFileSize") or str(_TARGET_BYTES)).strip().lower()
+    text = (configuration.get("delta.targetFileSize") or str(TARGET_BYTES)).strip().lower()
     found = _SIZE.fullmatch(text)
     if found is None:
         raise SetupError(

@@ -29,6 +29,7 @@ from tidemark.delta.compaction import Compaction
 from tidemark.delta.conditional_writes import missing_storage_proofs, prove_conditional_writes
 from tidemark.delta.control_repair import translate_control_damage
 from tidemark.delta.copied_tables import append_rows, with_files
+from tidemark.delta.deletion_vectors import may_have_deletion_vectors
 from tidemark.delta.delta_errors import translates_delta_errors
 from tidemark.delta.errors import ControlConflict
 from tidemark.delta.ledger_summary import in_runs, read_pipeline_rows, read_settled_counts
@@ -38,7 +39,6 @@ from tidemark.delta.table_io import (
     TIMESTAMP,
     any_of_plans,
     arrow_table,
-    may_have_deletion_vectors,
     open_if_exists,
     python_rows,
     query_rows,

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
+from tidemark.delta.deletion_vectors import may_have_deletion_vectors
 from tidemark.delta.delta_errors import is_full
 from tidemark.delta.log_folders import LogFolder, commit_path, version_of
 from tidemark.delta.store_commits import OvertakenCommit, as_delta_errors
@@ -177,7 +178,7 @@ class OpenedTable(DeltaTable):  # type: ignore[misc]  # without types
             None if these files are many, large or in other folders, or if a file may have a
             deletion vector.
         """
-        if "deletionVectors" in (self.protocol().reader_features or ()):
+        if may_have_deletion_vectors(self):
             return None
         files = self.get_add_actions(flatten=True)
         sizes = dict(

@@ -14,7 +14,8 @@ from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
 from tidemark.core.offsets import Span, SpanSet
-from tidemark.delta.table_io import may_have_deletion_vectors, python_rows
+from tidemark.delta.deletion_vectors import may_have_deletion_vectors
+from tidemark.delta.table_io import python_rows
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -21,6 +20,7 @@ from deltalake import DeltaTable
 from tidemark.core.datafile import plan_of_folder
 from tidemark.core.errors import SetupError
 from tidemark.delta.compaction import Compaction
+from tidemark.delta.deletion_vectors import vector_path, vector_paths, vectors_in
 from tidemark.delta.delta_errors import space_needed, translate_delta_errors
 from tidemark.delta.live_files import table_filesystem, write_file
 from tidemark.delta.table_checks import check_owner
@@ -35,6 +35,7 @@ from tidemark.delta.unreferenced_files import (
     TableFiles,
     checked_storage_time,
     file_key,
+    is_vector_file,
     leftover_probes,
     unreferenced_files,
 )
@@ -135,6 +136,12 @@ class DeltaMaintainedTable:
             # fence: files-of-retained-versions-stay
             referenced = newest | _keys_since(files, listed, since_ms)
             stored = [file for file in listed if not file.path.startswith("_delta_log/")]
+            if any(is_vector_file(file.path) for file in stored):
+                vectors = vector_paths(files, (file.path for file in listed))
+                if vectors is None:  # fence: files-of-unknown-vectors-stay
+                    stored = [file for file in stored if not is_vector_file(file.path)]
+                else:
+                    referenced |= _keys(vectors)  # fence: files-of-vectors-stay
             found = [
                 *unreferenced_files(stored, referenced, since_ms, is_finished),
                 *leftover_probes(stored, now),
@@ -212,17 +219,14 @@ def _keys_in(files: FileSystem, commit: str) -> set[str]:
     except FileNotFoundError:
         # Removed with old commits since the listing: no version before it can be read.
         return set()
-    actions = (json.loads(line) for line in text.splitlines() if line.strip())
-    paths = (action[kind]["path"] for action in actions for kind in _FILES if kind in action)
-    return _keys(paths)
+    found = list(vectors_in(text))
+    vectors = (vector_path(descriptor) for _, descriptor in found)
+    return _keys([*(path for path, _ in found), *filter(None, vectors)])
 
 
 def _keys(paths: Iterable[str]) -> set[str]:
     """Return the keys of paths, both unchanged and percent-decoded."""
     return {file_key(each) for path in paths for each in (path, unquote(path))}
-
-
-_FILES = ("add", "remove")
 
 
 def _remove(files: FileSystem, file: StoredFile) -> None:

@@ -8,6 +8,7 @@ from deltalake import DeltaTable
 
 from tidemark.core.offsets import Span
 from tidemark.core.plan import Plan
+from tidemark.delta.deletion_vectors import may_have_deletion_vectors
 from tidemark.delta.table_io import query_rows
 
 
@@ -25,7 +26,7 @@ def records_by_range(table: DeltaTable, plan: Plan) -> Mapping[int, int]:
 def _counted_by_files(table: DeltaTable, plan: Plan) -> Mapping[int, int] | None:
     """Count by statistics; None if the statistics of the files do not suffice."""
     # fence: deleted-rows-are-not-counted
-    if "deletionVectors" in (table.protocol().reader_features or ()):
+    if may_have_deletion_vectors(table):
         # Statistics include the rows that a deletion vector removes.
         return None
     files = table.get_add_actions(flatten=True)

@@ -14,6 +14,7 @@ from deltalake.schema import PrimitiveType
 from tidemark.core.offsets import Span, SpanSet, spans_by_partition
 from tidemark.core.record import LogRecord, TimestampType
 from tidemark.core.table_state import RowOrigin, RowRange, TableSize
+from tidemark.delta.deletion_vectors import may_have_deletion_vectors
 from tidemark.delta.delta_errors import translates_delta_errors
 from tidemark.delta.table_io import open_if_exists, query_rows, query_table, utc_datetime
 from tidemark.delta.widened_maps import has_widened_maps, widened_batches, widened_schema
@@ -488,7 +489,7 @@ def row_count(table: DeltaTable) -> int | None:
 
 def _deleted(table: DeltaTable) -> int:
     """Number of rows that deletion vectors mark as deleted."""
-    if "deletionVectors" not in (table.protocol().reader_features or ()):
+    if not may_have_deletion_vectors(table):
         return 0
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -118,11 +118,6 @@ def _objects_in(uri: str) -> Iterator[str]:
             yield path
 
 
-def may_have_deletion_vectors(table: DeltaTable) -> bool:
-    """Whether files of the table may have rows that a deletion vector removes."""
-    return "deletionVectors" in (table.protocol().reader_features or ())
-
-
 def python_rows(table: Any) -> list[dict[str, Any]]:
     """Return the rows of an Arrow table as dictionaries."""
     columns = {name: table.column(name).to_pylist() for name in table.column_names}

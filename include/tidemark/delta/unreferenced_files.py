@@ -28,6 +28,8 @@ IsPlanFinished: TypeAlias = Callable[[int], bool]
 
 _ENGINE_FILE = re.compile(r"([^/=]+=[^/]*/)*part-[^/]+\.parquet")
 """Paths of files that delta-rs and Spark write themselves, in folders of partition values."""
+_VECTOR_FILE = re.compile(r"\.?deletion_vector_[0-9a-f-]{36}\.bin(\.crc)?")
+"""Paths of files with deletion vectors, and of their checksums."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,11 @@ def file_key(path: str) -> str:
     return name
 
 
+def is_vector_file(path: str) -> bool:
+    """Return whether a path, relative to its table, is of a file with deletion vectors."""
+    return _VECTOR_FILE.fullmatch(path) is not None
+
+
 def unreferenced_files(
     stored: Iterable[StoredFile],
     referenced: Collection[str],
@@ -139,4 +146,4 @@ def _is_removable(path: str, is_finished: IsPlanFinished) -> bool:
     sequence = plan_of_folder(top) if below else None
     if sequence is not None:
         return is_finished(sequence)
-    return _ENGINE_FILE.fullmatch(path) is not None
+    return _ENGINE_FILE.fullmatch(path) is not None or is_vector_file(path)

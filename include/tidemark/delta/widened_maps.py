@@ -14,8 +14,8 @@ from urllib.parse import unquote
 from deltalake import DeltaTable
 from deltalake.schema import ArrayType, MapType, StructType
 
+from tidemark.delta.deletion_vectors import may_have_deletion_vectors
 from tidemark.delta.live_files import table_filesystem
-from tidemark.delta.table_io import may_have_deletion_vectors
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -204,6 +204,7 @@ class _Upsert(_Section):
     target: str | None = Field(default=None, min_length=1)
     deletes: Deletes = Field(default=Deletes.SOFT, strict=False)
     envelope: Envelope = Field(default=Envelope.NONE, strict=False)
+    deletion_vectors: bool = False
 
     def to_spec(self, pipeline: str, *, flattens: bool) -> UpsertSpec:
         return UpsertSpec(
@@ -211,6 +212,7 @@ class _Upsert(_Section):
             deletes=self.deletes,
             envelope=self.envelope,
             flattens=flattens,
+            deletion_vectors=self.deletion_vectors,
         )
 
 

@@ -73,12 +73,15 @@ class UpsertSpec:
         envelope: The structure around the content of a value.
         flattens: Whether the top-level fields of values are columns of the typed table, and those
             of contents columns of the upsert table.
+        deletion_vectors: Whether merges mark replaced rows as deleted instead of rewriting their
+            files. Readers must support Delta's deletion vectors.
     """
 
     target: str
     deletes: Deletes = Deletes.SOFT
     envelope: Envelope = Envelope.NONE
     flattens: bool = False
+    deletion_vectors: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

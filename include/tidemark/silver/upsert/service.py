@@ -55,6 +55,10 @@ class Merger(Protocol):
         """
         ...
 
+    def compact(self) -> None:
+        """Rewrite small files and files with many deleted rows; log a failure as a warning."""
+        ...
+
 
 log = logging.getLogger(__name__)
 
@@ -173,6 +177,8 @@ class Upserts:
         else:
             self.table.prepare(self.spec.origin, columns)
             merger.merge(merge)
+            if self.upsert.deletion_vectors and self.table.needs_compaction():
+                merger.compact()
         log.info(
             "merged pipeline=%s typed_version=%d scope=%s",
             self.spec.name,

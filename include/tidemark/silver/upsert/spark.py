@@ -14,6 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's own 
 from pyspark.sql.types import StructType
 
 from tidemark.core.bookmark import OffsetList
+from tidemark.core.errors import TidemarkError
+from tidemark.delta.compaction import TARGET_BYTES
 from tidemark.delta.errors import EngineFailed
 from tidemark.silver.typed.spark_frames import inner_names, quoted
 from tidemark.spark.conditions import any_of, at_offsets
@@ -26,6 +28,14 @@ log = logging.getLogger(__name__)
 _POSITION = ("topic_id", "partition", "offset", "timestamp", "plan_sequence")
 _REMOVED = "__removed"
 """Whether a key has no row: it has no record left, or its newest record is a hard deletion."""
+
+_DELETION_VECTORS = "delta.enableDeletionVectors"
+_SETTINGS = {
+    # With few changes, a merge does not sort the table.
+    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64m",
+    "spark.databricks.delta.optimize.minFileSize": str(TARGET_BYTES),
+    "spark.databricks.delta.optimize.maxFileSize": str(TARGET_BYTES),
+}
 
 
 class SparkMerger:
@@ -60,9 +70,21 @@ class SparkMerger:
             )
             self._merge_in_transaction(merge.as_rebuild())
 
+    def compact(self) -> None:
+        """See `Merger.compact`."""
+        try:
+            self._session.sql(f"OPTIMIZE delta.{quoted(self._upsert)}")
+        except (PySparkException, Py4JError) as failure:
+            # Another commit may have removed the files first. A later merge tries again.
+            failed = self._error(failure, f"compacting {self._upsert}")
+            log.warning("table not compacted uri=%s message=%s", self._upsert, failed)
+
     @cached_property
     def _session(self) -> SparkSession:
-        return self._open_session()
+        session = self._open_session()
+        for name, value in _SETTINGS.items():
+            session.conf.set(name, value)
+        return session
 
     def _merge_in_transaction(self, merge: MergePlan) -> None:
         # fence: late-merge-is-a-past-transaction
@@ -74,18 +96,36 @@ class SparkMerger:
             **transaction,
             "spark.databricks.delta.commitInfo.userMetadata": merge.commit_metadata(),
         }
-        for name, value in settings.items():
-            self._session.conf.set(name, value)
         try:
+            self._set_properties()
+            for name, value in settings.items():
+                self._session.conf.set(name, value)
             self._execute(merge)
         except (PySparkException, Py4JError, ValueError) as failure:
-            raise spark_error(
-                failure,
-                f"merging {self._typed} into {self._upsert}",
-                location=self._upsert,
-                settings=session_settings(self._session),
-                may_have_values=True,
-            ) from None
+            raise self._error(failure, f"merging {self._typed} into {self._upsert}") from None
+        finally:
+            # Later commits of the session are no merges.
+            for name in settings:
+                self._session.conf.unset(name)
+
+    def _error(self, failure: Exception, operation: str) -> TidemarkError:
+        return spark_error(
+            failure,
+            operation,
+            location=self._upsert,
+            settings=session_settings(self._session),
+            may_have_values=True,
+        )
+
+    def _set_properties(self) -> None:
+        """Give the table the property of deletion vectors that the spec defines."""
+        table, wanted = f"delta.{quoted(self._upsert)}", str(self._spec.deletion_vectors).lower()
+        present = dict(self._session.sql(f"SHOW TBLPROPERTIES {table}").collect())
+        if present.get(_DELETION_VECTORS, "false") != wanted:
+            # delta-rs would also add the table feature variantType, which fewer readers support.
+            self._session.sql(
+                f"ALTER TABLE {table} SET TBLPROPERTIES ('{_DELETION_VECTORS}' = '{wanted}')"
+            )
 
     def _execute(self, merge: MergePlan) -> None:
         rows = self._rows(merge.version)
@@ -205,23 +245,36 @@ class SparkMerger:
             "t.`partition` = s.`partition`",  # fence: keys-are-per-partition
             "t.`key` <=> s.`key`",
         ]
+        clauses = [f"WHEN MATCHED AND s.{_REMOVED} THEN DELETE"]
+        if has_all_records or not self._lacks_content(source):
+            clauses.append(f"WHEN MATCHED THEN UPDATE SET {_assigned(columns)}")
+        else:
+            # A deletion without content among these records keeps the row's content.
+            clauses.append(f"WHEN MATCHED AND s.known THEN UPDATE SET {_assigned(columns)}")
+            clauses.append(f"WHEN MATCHED THEN UPDATE SET {_assigned(kept)}")
+        clauses.append(
+            f"WHEN NOT MATCHED AND NOT s.{_REMOVED} THEN INSERT "
+            f"({', '.join(map(quoted, columns))}) VALUES ({', '.join(columns.values())})"
+        )
         source.createOrReplaceTempView(view)
         try:
             # Every Spark Connect server executes SQL; Delta's Python classes need a plugin.
             self._session.sql(
                 f"MERGE INTO delta.{quoted(self._upsert)} AS t USING {view} AS s "
-                f"ON {' AND '.join(conditions)} "
-                f"WHEN MATCHED AND s.{_REMOVED} THEN DELETE "
-                f"WHEN MATCHED AND ({has_all_records} OR s.known) "
-                f"THEN UPDATE SET {_assigned(columns)} "
-                # A deletion without content among these records keeps the row's content.
-                f"WHEN MATCHED THEN UPDATE SET {_assigned(kept)} "
-                f"WHEN NOT MATCHED AND NOT s.{_REMOVED} THEN "
-                f"INSERT ({', '.join(map(quoted, columns))}) "
-                f"VALUES ({', '.join(columns.values())})"
+                f"ON {' AND '.join(conditions)} {' '.join(clauses)}"
             )
         finally:
             self._session.catalog.dropTempView(view)
+
+    def _lacks_content(self, source: DataFrame) -> bool:
+        """Return whether rows of the table may keep the content that the records lack.
+
+        The merge then reads whole rows of the table, and otherwise their keys.
+        """
+        if self._spec.deletes is Deletes.HARD:
+            return False
+        # Without deletion vectors, a merge reads whole rows in any case.
+        return not self._spec.deletion_vectors or not source.where("NOT known").isEmpty()
 
 
 def _in_list(listed: OffsetList) -> Column:

@@ -24,7 +24,7 @@ from tidemark.delta.data_table import DataTableSnapshot, DeltaDataTable
 from tidemark.delta.delta_errors import translates_delta_errors
 from tidemark.delta.errors import TableAltered, TableConflict
 from tidemark.delta.table_checks import check_owner, check_removals, field_types
-from tidemark.delta.table_io import newest_table, open_if_exists
+from tidemark.delta.table_io import newest_table, open_if_exists, python_rows
 from tidemark.silver.typed.columns import decoded_parts
 from tidemark.spec.decode import Part
 from tidemark.spec.fields import FieldType, Struct, inner_names, merged_type
@@ -34,6 +34,10 @@ from tidemark.spec.upsert import Envelope, LastMerge, MergePlan, UpsertSpec
 
 _SEARCHED_COMMITS = 50
 """Commits to search for the last two merges. Only maintenance commits are between merges."""
+_MERGES_BEFORE_COMPACTION = 20
+"""Each merge adds a few small files."""
+_DELETED_SHARE = 0.1
+"""Share of rows whose deletion by merges makes a compaction worth its cost."""
 
 
 @translates_delta_errors
@@ -180,6 +184,21 @@ class DeltaUpsertTable:
                 lambda _: TableConflict.of_version(self._uri, version),
             ) from refused
 
+    def needs_compaction(self) -> bool:
+        """Return whether merges have added many files or deleted many rows since a compaction."""
+        table = newest_table(self._uri)
+        merges = deleted = 0
+        for commit in history(table, _SEARCHED_COMMITS):
+            if commit.get("operation") == "OPTIMIZE" or _is_rebuild(commit):
+                break
+            if commit.get("operation") == "MERGE":
+                metrics = commit.get("operationMetrics", {})
+                changed = (metrics.get(f"numTargetRows{each}", 0) for each in _DELETING)
+                merges, deleted = merges + 1, deleted + sum(map(int, changed))
+        # The statistics also count deleted rows.
+        rows = sum(file.get("num_records") or 0 for file in python_rows(table.get_add_actions()))
+        return merges >= _MERGES_BEFORE_COMPACTION or deleted > _DELETED_SHARE * rows
+
     def version(self) -> int:
         """Return the newest version of the table; -1 if it is missing."""
         table = open_if_exists(self._uri)
@@ -212,6 +231,15 @@ class DeltaUpsertTable:
             return upsert_schema(columns, self._spec)
         except ValueError as missing:
             raise TableAltered.of_columns(self._uri, f"the typed table has no {missing}") from None
+
+
+_DELETING = ("Updated", "Deleted")
+"""Ends of the names of Spark's metrics: an update deletes a row and adds another."""
+
+
+def _is_rebuild(commit: dict[str, Any]) -> bool:
+    metadata = dict(commits_with_metadata([commit])).get(commit["version"], {})
+    return "merge" in metadata and metadata["merge"]["since"] is None
 
 
 def _properties(merge: MergePlan) -> CommitProperties:
