@@ -29,6 +29,9 @@ _POSITION = ("topic_id", "partition", "offset", "timestamp", "plan_sequence")
 _REMOVED = "__removed"
 """Whether a key has no row: it has no record left, or its newest record is a hard deletion."""
 
+_APP_ID = "spark.databricks.delta.write.txnAppId"
+_VERSION = "spark.databricks.delta.write.txnVersion"
+_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _DELETION_VECTORS = "delta.enableDeletionVectors"
 _SETTINGS = {
     # With few changes, a merge does not sort the table.
@@ -73,6 +76,9 @@ class SparkMerger:
     def compact(self) -> None:
         """See `Merger.compact`."""
         try:
+            # The commit is no merge.
+            for name in (_APP_ID, _VERSION, _METADATA):
+                self._session.conf.unset(name)
             self._session.sql(f"OPTIMIZE delta.{quoted(self._upsert)}")
         except (PySparkException, Py4JError) as failure:
             # Another commit may have removed the files first. A later merge tries again.
@@ -88,14 +94,8 @@ class SparkMerger:
 
     def _merge_in_transaction(self, merge: MergePlan) -> None:
         # fence: late-merge-is-a-past-transaction
-        transaction = {
-            "spark.databricks.delta.write.txnAppId": merge.app_id,
-            "spark.databricks.delta.write.txnVersion": str(merge.version),
-        }
-        settings = {
-            **transaction,
-            "spark.databricks.delta.commitInfo.userMetadata": merge.commit_metadata(),
-        }
+        transaction = {_APP_ID: merge.app_id, _VERSION: str(merge.version)}
+        settings = {**transaction, _METADATA: merge.commit_metadata()}
         try:
             self._set_properties()
             for name, value in settings.items():
@@ -103,10 +103,6 @@ class SparkMerger:
             self._execute(merge)
         except (PySparkException, Py4JError, ValueError) as failure:
             raise self._error(failure, f"merging {self._typed} into {self._upsert}") from None
-        finally:
-            # Later commits of the session are no merges.
-            for name in settings:
-                self._session.conf.unset(name)
 
     def _error(self, failure: Exception, operation: str) -> TidemarkError:
         return spark_error(
