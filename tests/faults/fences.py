@@ -103,6 +103,7 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
         ("no-accepted-loss-in-open-plan", "I3", Never()),
     ),
     "tests/bronze/repair/test_rewind.py": (
+        ("one-ledger-for-one-look", "I7", Never(), "after_the_ledger_was_read"),
         ("lost-control-events-are-missed", "I7", Never()),
         ("ledger-and-table-agree", "I5", Drop()),
         ("unfinished-repair-is-noticed", "I5", Never(), "killed_after_its_fence"),
@@ -263,7 +264,6 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
         ("fence-before-look", "I1", MoveUp()),
         ("restore-during-landing", "I7", Argument(1)),
     ),
-    "tests/model/test_small_scope.py": (("one-ledger-for-one-look", "I7", Never(), "rewind"),),
     "tests/ops/report/test_certificate.py": (
         ("certificate-has-restored-plans", "I5", Drop(), "restore_removed"),
     ),

@@ -17,6 +17,7 @@ from tests.support.plans import MemoryPipeline, make_spec, wanted
 from tests.support.services import NOW, with_ports
 from tests.support.zombies import Killed, PortWithStep, kill
 from tidemark.bronze.ingest.errors import PlanCancelled
+from tidemark.bronze.ingest.ledgers import compare_ledger
 from tidemark.bronze.repair.errors import NothingToDo, UnexplainedRows
 from tidemark.core.errors import (
     LedgerBehindTable,
@@ -26,6 +27,7 @@ from tidemark.core.errors import (
 )
 from tidemark.core.events import Undone
 from tidemark.core.origins import RunOrigin
+from tidemark.delta.errors import ControlConflict
 from tidemark.spec.model import StartPolicy
 
 
@@ -76,6 +78,15 @@ def test_i5_a_rewind_follows_a_restored_table(pipeline: MemoryPipeline) -> None:
     plan = pipeline.plan("fourth")
     assert plan.sequence == 4
     drain(pipeline)
+
+
+def test_i7_a_rewind_after_the_ledger_was_read_is_a_conflict(pipeline: MemoryPipeline) -> None:
+    """The restored table fits the newer ledger, and not the one that was read."""
+    older = pipeline.control.summary("events")
+    pipeline.table.restore(1)
+    pipeline.repair.rewind("ann", "why")
+    with pytest.raises(ControlConflict):
+        compare_ledger(pipeline.control, older, pipeline.table)
 
 
 def test_a_run_whose_plan_was_rewound_plans_again(pipeline: MemoryPipeline) -> None:
