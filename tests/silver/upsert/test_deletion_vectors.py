@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ from deltalake import DeltaTable
 
 from tests.silver.upsert.test_service import run_random_changes
 from tests.support.upsert_lake import UpsertLake
-from tidemark.delta.maintained_table import DeltaMaintainedTable
 from tidemark.silver.upsert import table as upsert_table
 from tidemark.spec.upsert import Deletes, MergeScope
 
@@ -123,45 +121,3 @@ def test_many_random_changes_with_deletion_vectors_leave_the_rows_of_the_model(
 ) -> None:
     lake.deletes = deletes
     run_random_changes(lake, seed, count=12)
-
-
-@pytest.mark.faults
-def test_merges_and_both_compactions_of_one_table_leave_each_row_once(
-    lake: UpsertLake, spark: SparkSession
-) -> None:
-    """Spark compacts, and maintenance compacts, while merges are committed."""
-    lake.land_records(*((key, "old") for key in _KEYS))
-    lake.merge()
-    ends = threading.Event()
-
-    def repeat(compact: object) -> None:
-        assert callable(compact)
-        while not ends.is_set():
-            compact()
-
-    compactor = UpsertLake(root=lake.root, spark=spark.newSession(), deletion_vectors=True).merger
-    maintained = DeltaMaintainedTable(str(lake.upsert_uri))
-    threads = [
-        threading.Thread(target=repeat, args=(each,))
-        for each in (compactor.compact, maintained.compact)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        for number in range(12):
-            lake.land_records(*((key, str(number)) for key in _KEYS[number : number + 9]))
-            lake.run()
-            for _ in range(5):
-                if lake.upserts.next() is None:
-                    break
-                try:
-                    lake.upserts.execute(lake.merger)
-                except Exception as failed:  # noqa: BLE001  a compaction was first
-                    print(type(failed).__name__)
-    finally:
-        ends.set()
-        for thread in threads:
-            thread.join()
-    lake.merge()
-    lake.check()
-    assert "OPTIMIZE" in operations(lake)
