@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from bench.clock import cpu_of_tree, timed
+from bench.clock import timed
+from bench.worker import own_cpu
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,13 +54,13 @@ class AppendTyped:
         """Append the rows; return their number."""
         columns = [each.format(plan=self.plan, partitions=self.partitions) for each in _COLUMNS]
         rows = _session().range(self.keys).where(self.chosen).selectExpr(*columns)
-        with timed(_own_cpu) as watch:
+        with timed(own_cpu) as watch:
             rows.write.format("delta").mode("append").save(self.typed)
         return watch.metrics()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merge:
+class Merge(ABC):
     """One merge of a plan's records into an upsert table, or the first load of that table.
 
     Attributes:
@@ -75,13 +76,14 @@ class Merge:
     def land(self) -> dict[str, float]:
         """Merge; return the time, and the bytes that the JVM read and wrote, with shuffles."""
         before = _io()
-        with timed(_own_cpu) as watch:
+        with timed(own_cpu) as watch:
             self._merge()
         after = _io()
         return {**watch.metrics(), **{name: after[name] - before[name] for name in after}}
 
+    @abstractmethod
     def _merge(self) -> None:
-        raise NotImplementedError
+        """Merge the records of the plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,10 +176,6 @@ def _session() -> SparkSession:
     from pyspark.sql import SparkSession
 
     return SparkSession.active()
-
-
-def _own_cpu() -> float:
-    return cpu_of_tree(os.getpid())
 
 
 def _io() -> dict[str, float]:

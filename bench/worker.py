@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bench.clock import cpu_of_tree, timed
-from bench.context import PROJECT
+from bench.context import PROJECT, Context
 from bench.frame import Metrics
 from tidemark.spark.processes import last_lines
 
@@ -42,7 +42,7 @@ class LandPipeline:
         from tidemark.app.app import App
 
         app = App.from_environment(self.environ)
-        with timed(_own_cpu) as watch:
+        with timed(own_cpu) as watch:
             plan = app.pipeline(self.pipeline).planner.plan(self.requested_by).plan
             if plan is None:
                 raise RuntimeError(f"there is nothing to land for {self.pipeline}")
@@ -63,7 +63,7 @@ class LandBatch:
         from pyspark.sql import SparkSession
 
         spark = SparkSession.getActiveSession()
-        with timed(_own_cpu) as watch:
+        with timed(own_cpu) as watch:
             (
                 spark.read.format("kafka")
                 .option("kafka.bootstrap.servers", self.bootstrap)
@@ -89,7 +89,7 @@ class LandStream:
         from pyspark.sql import SparkSession
 
         spark = SparkSession.getActiveSession()
-        with timed(_own_cpu) as watch:
+        with timed(own_cpu) as watch:
             (
                 spark.readStream.format("kafka")
                 .option("kafka.bootstrap.servers", self.bootstrap)
@@ -121,7 +121,7 @@ class DecodePipeline:
         from tidemark.app.app import App
 
         app = App.from_environment(self.landing.environ)
-        with timed(_own_cpu) as watch:
+        with timed(own_cpu) as watch:
             landed = self.landing.land()
             app.pipeline(self.landing.pipeline).typed.decode()
         metrics = watch.metrics()
@@ -153,7 +153,7 @@ class DecodeStream:
 
     def land(self) -> dict[str, float]:
         """Run the queries to their end."""
-        with timed(_own_cpu) as watch:
+        with timed(own_cpu) as watch:
             if self.in_one:
                 self._await(self._read().writeStream.foreachBatch(self._write_both), "both")
             else:
@@ -243,13 +243,19 @@ class Worker:
 
 
 @contextmanager
-def started(name: str, settings: Mapping[str, str], log: Path) -> Iterator[Worker]:
-    """Start a worker with a Spark session of these settings; end it after the block."""
+def started(context: Context, name: str, settings: Mapping[str, str]) -> Iterator[Worker]:
+    """Start a worker with a Spark session of these settings; end it after the block.
+
+    The session is on the master of all sides, and listens on the loopback address only.
+    """
+    from tidemark.spark.settings import LOCAL_SETTINGS
+
+    context.progress(f"starting the session of {name}")
+    placed = {**settings, "spark.master": context.master, **LOCAL_SETTINGS}
+    log = context.home / f"{name}.log"
     processes = multiprocessing.get_context("spawn")
     ours, theirs = processes.Pipe()
-    process = processes.Process(
-        target=_serve, args=(theirs, name, dict(settings), str(log)), name=name
-    )
+    process = processes.Process(target=_serve, args=(theirs, name, placed, str(log)), name=name)
     process.start()
     theirs.close()
     try:
@@ -289,12 +295,6 @@ def _answer(work: Callable[[], Metrics]) -> Metrics | str:
         return f"{type(failure).__name__}: {str(failure)[:2000]}"
 
 
-def _own_cpu() -> float:
+def own_cpu() -> float:
+    """Return the processor seconds of this process and its descendants so far."""
     return cpu_of_tree(os.getpid())
-
-
-def local_network() -> dict[str, Any]:
-    """Return the settings of every Spark in local mode, which keep it on the loopback address."""
-    from tidemark.spark.settings import LOCAL_SETTINGS
-
-    return dict(LOCAL_SETTINGS)

@@ -18,7 +18,6 @@ from bench.worker import (
     LandPipeline,
     LandStream,
     Worker,
-    local_network,
     plain_settings,
     started,
 )
@@ -57,9 +56,7 @@ class _WarmRuns:
 
     def worker(self, name: str, settings: Mapping[str, str]) -> AbstractContextManager[Worker]:
         """Return a process with a session of these settings, on the master of all sides."""
-        self._context.progress(f"starting the session of {name}")
-        placed = {**settings, "spark.master": self._context.master, **local_network()}
-        return started(name, placed, self._context.home / f"{name}.log")
+        return started(self._context, name, settings)
 
     def table(self, folder: Path) -> str:
         """Return the path of the table that a landing below this folder creates."""

@@ -28,7 +28,6 @@ from bench.worker import (
     Landing,
     LandPipeline,
     Worker,
-    local_network,
     plain_settings,
     started,
 )
@@ -316,9 +315,7 @@ def _open(context: Context, kind: Kind) -> Iterator[Setup]:
     with ExitStack() as stack:
 
         def worker(name: str, chosen: dict[str, str]) -> Worker:
-            context.progress(f"starting the session of {name}")
-            placed = {**chosen, "spark.master": context.master, **local_network()}
-            return stack.enter_context(started(name, placed, context.home / f"{name}.log"))
+            return stack.enter_context(started(context, name, chosen))
 
         ours = worker("tidemark", {**settings, **common})
         sides = [

@@ -13,13 +13,12 @@ from deltalake import DeltaTable, QueryBuilder
 from bench.context import Context
 from bench.frame import Benchmark, Metrics, Ratio, Setup, Side
 from bench.merges import AppendTyped, Merge, PlainMerge, TidemarkMerge
-from bench.worker import Worker, local_network, plain_settings, started
+from bench.worker import Worker, plain_settings, started
 from tidemark.spark.settings import submit_settings
 
 PARTITIONS = 6
 CHANGED = 10_000
 """Keys that each merge changes."""
-_MEMORY = "3g"
 
 _OURS = ("tidemark", "tidemark_vectors")
 _SIDES: Sequence[tuple[str, str, Callable[..., Merge]]] = (
@@ -135,22 +134,12 @@ def _row(table: str, columns: str) -> tuple[int, ...]:
 
 @contextmanager
 def _open(context: Context) -> Iterator[Setup]:
-    layout = context.app(context.home, context.home).layout
+    common = {"spark.driver.memory": "3g", "spark.ui.enabled": "false"}
+    shipped = submit_settings(context.app(context.home, context.home).layout, context.conf)
+    plain = plain_settings(context.master)
     with ExitStack() as stack:
-
-        def worker(name: str, settings: Mapping[str, str]) -> Worker:
-            context.progress(f"starting the session of {name}")
-            placed = {
-                **settings,
-                "spark.master": context.master,
-                "spark.driver.memory": _MEMORY,
-                "spark.ui.enabled": "false",
-                **local_network(),
-            }
-            return stack.enter_context(started(name, placed, context.home / f"{name}.log"))
-
-        ours = worker("tidemark", submit_settings(layout, context.conf))
-        peers = worker("plain", plain_settings(context.master))
+        ours = stack.enter_context(started(context, "tidemark", {**shipped, **common}))
+        peers = stack.enter_context(started(context, "plain", {**plain, **common}))
         sides = []
         for name, keys in (("tenth", context.records // 10), ("all", context.records)):
             context.progress(f"making tables of {keys:,} keys")

@@ -245,7 +245,6 @@ def test_maintenance_keeps_all_vectors_beside_an_unknown_checkpoint(
 ) -> None:
     """Spark writes a checkpoint in several files, or in a newer form."""
     lake.run(4)
-    lake.run(1)
     delete_two(lake, spark)
     rows, session = lake.rows(), spark.newSession()
     session.conf.set("spark.databricks.delta.checkpoint.partSize", "1")
@@ -255,8 +254,14 @@ def test_maintenance_keeps_all_vectors_beside_an_unknown_checkpoint(
             f"SET TBLPROPERTIES ('delta.checkpointInterval' = '{interval}')"
         )
     assert not [*lake.uri.glob("_delta_log/*.checkpoint.parquet")]
-    remove_old_commits(lake.uri)
+    # delta-rs would add a checkpoint in one file, as would a compaction of two files.
+    start = min(path.name[:20] for path in lake.uri.glob("_delta_log/0*.checkpoint.*"))
+    for commit in lake.uri.glob("_delta_log/*.json"):
+        if commit.stem < start:
+            commit.unlink()
     used = vectors(lake)
+    assert used
     lake.maintenance(LATER).maintain(WEEK)
+    assert not [*lake.uri.glob("_delta_log/*.checkpoint.parquet")]
     assert vectors(lake) == used
     assert lake.rows() == rows

@@ -74,7 +74,7 @@ def test_maintenance_recovers_from_a_full_disk(
     lake: FileLake, monkeypatch: pytest.MonkeyPatch, groups_with_space: int
 ) -> None:
     """There is space for some of the compacted files; the failed attempt leaves none of them."""
-    monkeypatch.setattr("tidemark.delta.compaction._TARGET_BYTES", 700_000)
+    monkeypatch.setattr("tidemark.delta.compaction.TARGET_BYTES", 700_000)
     before, rows = rows_files(lake), lake.rows()
     leave_free(lake, groups_with_space * 3 * VALUE_BYTES + LOG_BYTES)
     for _ in range(3):
@@ -93,7 +93,7 @@ def test_maintenance_compacts_in_the_space_of_the_files_that_it_removes(
 ) -> None:
     """The files that the first maintenance replaced are older than the retention."""
     lake.maintenance().maintain(WEEK)
-    monkeypatch.setattr("tidemark.delta.compaction._TARGET_BYTES", 700_000)
+    monkeypatch.setattr("tidemark.delta.compaction.TARGET_BYTES", 700_000)
     for seed in (2, 3):
         lake.land_payloads([(None, Random(seed).randbytes(VALUE_BYTES))])
     rows = lake.rows()

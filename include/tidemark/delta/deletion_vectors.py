@@ -68,29 +68,30 @@ def vector_paths(files: FileSystem, log: Iterable[str]) -> set[str] | None:
     start = max(checkpoints, default=-1)
     commits = sorted(int(each["version"]) for each in found if each["kind"] == "json")
     later = [version for version in commits if version > start]
+    # fence: files-of-unknown-vectors-stay
     if later != list(range(start + 1, start + 1 + len(later))):
         return None
-    descriptors = _of_checkpoint(files, start) if checkpoints else []
+    vectors = _of_checkpoint(files, start) if checkpoints else set()
     for version in later:
         with files.open_input_stream(commit_path(version)) as source:
-            descriptors += [each for _, each in vectors_in(source.read().decode())]
-    return set(filter(None, map(vector_path, descriptors)))
+            vectors.update(vector for _, vector in files_in(source.read().decode()))
+    return {vector for vector in vectors if vector is not None}
 
 
-def vectors_in(commit: str) -> Iterator[tuple[str, Any]]:
-    """Yield path and deletion vector of each file that a commit adds or removes."""
+def files_in(commit: str) -> Iterator[tuple[str, str | None]]:
+    """Yield the path of each file that a commit adds or removes, and its `vector_path`."""
     for line in commit.splitlines():
         for kind, action in json.loads(line).items() if line.strip() else ():
             if kind in ("add", "remove"):
-                yield action["path"], action.get("deletionVector")
+                yield action["path"], vector_path(action.get("deletionVector"))
 
 
-def _of_checkpoint(files: FileSystem, version: int) -> list[Any]:
+def _of_checkpoint(files: FileSystem, version: int) -> set[str | None]:
     import pyarrow.parquet as pq
 
     with files.open_input_file(f"{LOG}/{version:020}.checkpoint.parquet") as source:
         added = pq.read_table(source, columns=["add"])["add"]
-    return [each.get("deletionVector") for each in added.drop_null().to_pylist()]
+    return {vector_path(each.get("deletionVector")) for each in added.drop_null().to_pylist()}
 
 
 _LOG_FILE = re.compile(rf"{LOG}/(?P<version>\d{{20}})\.(?P<kind>json|checkpoint\.parquet)")

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from tidemark.core.datafile import plan_of_folder
 from tidemark.core.errors import SetupError
 from tidemark.delta.compaction import Compaction
-from tidemark.delta.deletion_vectors import vector_path, vector_paths, vectors_in
+from tidemark.delta.deletion_vectors import files_in, vector_paths
 from tidemark.delta.delta_errors import space_needed, translate_delta_errors
 from tidemark.delta.live_files import table_filesystem, write_file
 from tidemark.delta.table_checks import check_owner
@@ -138,7 +138,7 @@ class DeltaMaintainedTable:
             stored = [file for file in listed if not file.path.startswith("_delta_log/")]
             if any(is_vector_file(file.path) for file in stored):
                 vectors = vector_paths(files, (file.path for file in listed))
-                if vectors is None:  # fence: files-of-unknown-vectors-stay
+                if vectors is None:
                     stored = [file for file in stored if not is_vector_file(file.path)]
                 else:
                     referenced |= _keys(vectors)  # fence: files-of-vectors-stay
@@ -219,9 +219,7 @@ def _keys_in(files: FileSystem, commit: str) -> set[str]:
     except FileNotFoundError:
         # Removed with old commits since the listing: no version before it can be read.
         return set()
-    found = list(vectors_in(text))
-    vectors = (vector_path(descriptor) for _, descriptor in found)
-    return _keys([*(path for path, _ in found), *filter(None, vectors)])
+    return _keys(path for both in files_in(text) for path in both if path is not None)
 
 
 def _keys(paths: Iterable[str]) -> set[str]:

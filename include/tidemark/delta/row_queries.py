@@ -478,13 +478,19 @@ def row_count(table: DeltaTable) -> int | None:
 
     Subtracts the rows that deletion vectors mark as deleted, because the statistics count them.
     """
+    stored = stored_rows(table)
+    return stored - _deleted(table) if stored else stored
+
+
+def stored_rows(table: DeltaTable) -> int | None:
+    """Number of rows in the files of a table, deleted or not; None without their statistics."""
     files = table.get_add_actions(flatten=True)
     if files.num_rows == 0:
         return 0
     if "num_records" not in files.column_names:
         return None
     counts = files.column("num_records").to_pylist()
-    return None if None in counts else sum(counts) - _deleted(table)
+    return None if None in counts else sum(counts)
 
 
 def _deleted(table: DeltaTable) -> int:

@@ -23,8 +23,9 @@ from tidemark.delta.copied_tables import for_writing
 from tidemark.delta.data_table import DataTableSnapshot, DeltaDataTable
 from tidemark.delta.delta_errors import translates_delta_errors
 from tidemark.delta.errors import TableAltered, TableConflict
+from tidemark.delta.row_queries import stored_rows
 from tidemark.delta.table_checks import check_owner, check_removals, field_types
-from tidemark.delta.table_io import newest_table, open_if_exists, python_rows
+from tidemark.delta.table_io import newest_table, open_if_exists
 from tidemark.silver.typed.columns import decoded_parts
 from tidemark.spec.decode import Part
 from tidemark.spec.fields import FieldType, Struct, inner_names, merged_type
@@ -187,16 +188,19 @@ class DeltaUpsertTable:
     def needs_compaction(self) -> bool:
         """Return whether merges have added many files or deleted many rows since a compaction."""
         table = newest_table(self._uri)
+        commits = history(table, _SEARCHED_COMMITS)
+        stored = dict(commits_with_metadata(commits))
         merges = deleted = 0
-        for commit in history(table, _SEARCHED_COMMITS):
-            if commit.get("operation") == "OPTIMIZE" or _is_rebuild(commit):
+        for commit in commits:
+            merge = stored.get(commit["version"], {}).get("merge")
+            is_rebuild = merge is not None and merge["since"] is None
+            if commit.get("operation") == "OPTIMIZE" or is_rebuild:
                 break
             if commit.get("operation") == "MERGE":
                 metrics = commit.get("operationMetrics", {})
                 changed = (metrics.get(f"numTargetRows{each}", 0) for each in _DELETING)
                 merges, deleted = merges + 1, deleted + sum(map(int, changed))
-        # The statistics also count deleted rows.
-        rows = sum(file.get("num_records") or 0 for file in python_rows(table.get_add_actions()))
+        rows = stored_rows(table) or 0
         return merges >= _MERGES_BEFORE_COMPACTION or deleted > _DELETED_SHARE * rows
 
     def version(self) -> int:
@@ -235,11 +239,6 @@ class DeltaUpsertTable:
 
 _DELETING = ("Updated", "Deleted")
 """Ends of the names of Spark's metrics: an update deletes a row and adds another."""
-
-
-def _is_rebuild(commit: dict[str, Any]) -> bool:
-    metadata = dict(commits_with_metadata([commit])).get(commit["version"], {})
-    return "merge" in metadata and metadata["merge"]["since"] is None
 
 
 def _properties(merge: MergePlan) -> CommitProperties:
