@@ -23,7 +23,6 @@ from tests.support.quality_reports import BRONZE, report_often
 from tests.support.registry import avro_bytes, framed
 from tidemark.core.offsets import Span
 from tidemark.core.plan import PlanRef
-from tidemark.delta.errors import EngineFailed
 from tidemark.delta.row_queries import RowQueries
 from tidemark.draft.profile import Profile
 from tidemark.draft.suite import draft_suite
@@ -645,17 +644,35 @@ def test_expectations_that_fail_on_zero_rows_are_suite_errors(check: Check) -> N
     assert "min_value" in found["expectations[2]"]
 
 
-def test_an_expectation_that_fails_on_these_rows_is_an_engine_error(check: Check) -> None:
-    """A failing cast is no result about the data."""
-    check.land(rows(range(2)))
+@pytest.mark.parametrize(
+    ("expression", "condition"),
+    [
+        ("CAST(value_text AS INT)", "CAST_INVALID_INPUT"),
+        ("offset + 9223372036854775807", "ARITHMETIC_OVERFLOW"),
+    ],
+)
+def test_a_rule_that_cannot_be_evaluated_on_these_rows_fails_alone(
+    check: Check, expression: str, condition: str
+) -> None:
+    """Repeating the check would not help. Spark's message contains the value."""
+    check.land(rows(range(2), key=None))
     suite = check.suite(
-        [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "number"}}],
-        columns={"number": "CAST(value_text AS INT)"},
+        [
+            {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": column}}
+            for column in ("number", "value", "key")
+        ],
+        columns={"number": expression},
     )
-    with pytest.raises(EngineFailed, match="CAST_INVALID_INPUT") as failed:
-        check(planned_range(0, 2), suite=suite)
-    # Spark's message contains the value.
-    assert "'text'" not in str(failed.value)
+    report = check(planned_range(0, 2), suite=suite)
+    assert report.outcome is CheckOutcome.FAILED
+    assert result_of(report, "number").observed == f"not evaluated: {condition}"
+    assert result_of(report, "value").passed
+    missing = result_of(report, "key")
+    assert [example.offset for example in missing.examples] == [0, 1]
+    for page in check.home.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert "&#39;text" not in text
+        assert "'text'" not in text
 
 
 # -- Data Docs and the results table -------------------------------------------------------------

@@ -30,6 +30,10 @@ EXAMPLES = {
 }
 """Some examples with their partition and offset. Each expectation takes some Spark jobs."""
 
+_DATA_EXCEPTION = re.compile(r"\bSQLSTATE: 22")
+"""Class of SQL's conditions for values that an expression cannot process."""
+_NOT_EVALUATED = "not evaluated"
+
 _POSITION = "tidemark_position"
 _MAX_VALUE_LENGTH = 80
 
@@ -54,8 +58,17 @@ def validate_rows(
         # With a lost session no rule can be evaluated, not even on zero rows.
         rows.sparkSession.range(1).collect()
         empty = batch_definition.get_batch({"dataframe": rows.limit(0)})
-        _raise_evaluation_error(suite, empty, gx_suite, result)
-    failed = {_position(each) for each in result.results if not each.success}
+        _check_rules(suite, _sorted(empty.validate(gx_suite, result_format=COUNTS)))
+        # One failed aggregation is the result of all rules that share it.
+        result.results = [
+            _alone(batch, suite, position, expectation)
+            for position, expectation in expectations.items()
+        ]
+    failed = {
+        _position(each)
+        for each in result.results
+        if not each.success and not _is_unevaluated(each.result)
+    }
     if failed:
         failed_suite = _gx_suite(suite, {position: expectations[position] for position in failed})
         with_examples = batch.validate(failed_suite, result_format=EXAMPLES).results
@@ -122,20 +135,12 @@ def _with_row_ids(result: Any) -> Any:
     return result
 
 
-def _raise_evaluation_error(
-    suite: Suite, empty: Any, gx_suite: Any, result: gx.core.ExpectationSuiteValidationResult
-) -> None:
-    """Raise for expectations that could not be evaluated, so that they are not reported as failed.
+def _check_rules(suite: Suite, on_no_rows: gx.core.ExpectationSuiteValidationResult) -> None:
+    """Raise `SpecError` if an expectation cannot be evaluated on any data.
 
     Args:
         suite: The suite.
-        empty: The batch without its rows. An expectation that fails there is invalid.
-        gx_suite: The suite in Great Expectations.
-        result: The result on the batch.
-
-    Raises:
-        SpecError: An expectation cannot be evaluated on any data.
-        EngineFailed: An expectation could not be evaluated on this data, or failed temporarily.
+        on_no_rows: Its result on the batch without its rows.
     """
     problems = [
         Problem(
@@ -144,16 +149,36 @@ def _raise_evaluation_error(
             expected="an expectation that can be evaluated",
             found=_evaluation_error(each),
         )
-        for each in _sorted(empty.validate(gx_suite, result_format=COUNTS)).results
+        for each in on_no_rows.results
         if _evaluation_error(each)
     ]
     if problems:
         raise SpecError.of_suite(tuple(problems))
-    failed = next(each for each in result.results if _evaluation_error(each))
+
+
+def _alone(batch: Any, suite: Suite, position: int, expectation: Mapping[str, Any]) -> Any:
+    """Return the result of one expectation, which fails if it cannot be evaluated on these rows.
+
+    Raises:
+        EngineFailed: The cause is not in the rows. A repetition may succeed.
+    """
+    gx_suite = _gx_suite(suite, {position: expectation})
+    (result,) = batch.validate(gx_suite, result_format=COUNTS).results
+    error = _exception_message(result)
+    if not error:
+        return result
     # Without Spark's message, which contains the value that caused the error.
-    condition = re.match(r"\[[A-Z0-9_.]+\]", _evaluation_error(failed))
-    reason = f"{condition[0] if condition else 'an error'} on rows of this batch"
-    raise EngineFailed(operation=f"evaluating {failed.expectation_config.type}", reason=reason)
+    condition = re.search(r"\[([A-Z0-9_.]+)\]", error)
+    name = condition[1] if condition else "an error"
+    if not _DATA_EXCEPTION.search(error):
+        raise EngineFailed(operation=f"evaluating {expectation['type']}", reason=name)
+    result.exception_info = {}
+    result.result = {"observed_value": f"{_NOT_EVALUATED}: {name}"}
+    return result
+
+
+def _is_unevaluated(details: Mapping[str, Any]) -> bool:
+    return str(details.get("observed_value")).startswith(_NOT_EVALUATED)
 
 
 def _gx_suite(suite: Suite, expectations: Mapping[int, Mapping[str, Any]]) -> gx.ExpectationSuite:
@@ -263,14 +288,19 @@ def _words(value: Any) -> str:
 
 
 def _evaluation_error(result: Any) -> str:
-    """Return in one line why an expectation could not be evaluated; empty if it was evaluated.
+    """Return in one line why an expectation could not be evaluated; empty if it was evaluated."""
+    return next(iter(_exception_message(result).splitlines()), "")
+
+
+def _exception_message(result: Any) -> str:
+    """Return the message of an expectation's exception; empty without one.
 
     Great Expectations nests several exceptions by metric.
     """
     info = result.exception_info or {}
     nested = [info, *(part for part in info.values() if isinstance(part, Mapping))]
     messages = [str(part["exception_message"]) for part in nested if part.get("exception_message")]
-    return messages[0].strip().splitlines()[0] if messages else ""
+    return messages[0].strip() if messages else ""
 
 
 def _sorted(
