@@ -283,6 +283,23 @@ def test_replaced_rows_stay_while_the_registry_is_unavailable(tmp_path: Path) ->
     lake.check()
 
 
+def test_a_typed_table_is_not_cleared_while_the_registry_is_unavailable(tmp_path: Path) -> None:
+    """The registry knows the schema of the newest record."""
+    registry = MemoryRegistry({1: {"id": "integer"}, 2: {"id": "integer"}})
+    lake = RegisteredLake(tmp_path, registry=registry)
+    lake.land_objects(1, {"id": 1}, {"id": 2})
+    lake.run()
+    lake.land_objects(2, {"id": 3})
+    lake.registry = UnavailableRegistry()
+    with pytest.raises(RegistryUnavailable):
+        lake.decodes.from_scratch("ops", "a test")
+    assert len(lake.decoded()) == 2
+    lake.registry = registry
+    lake.decodes.from_scratch("ops", "a test")
+    lake.run()
+    lake.check()
+
+
 @pytest.mark.parametrize("action", ["undo", "reject"])
 def test_replaced_rows_of_a_withdrawn_replacement_are_removed(tmp_path: Path, action: str) -> None:
     """A pending plan no longer has their offsets."""

@@ -560,6 +560,7 @@ class Decodes:
                 files cannot be read.
             TableAltered: The typed table is for appends only, or has a feature or a rule that would
                 remain.
+            RegistryFailure: The schema of a record is unknown.
             ForeignTable, HistoriesDiverge, DuplicateRows, CommitConflict: As for `next`.
         """
         reasons = {"requested_by": requested_by, "reason": reason}
@@ -582,15 +583,17 @@ class Decodes:
         plans = read_all(ports.control, origin)
         earlier = bookmark_of(typed, over_changes=True) if typed else None
         bookmark = cleared_bookmark(plans, decode.publish, decode.fingerprint, earlier)
-        offsets = size_of_all(required(plans.now.values(), decode.publish))
+        offsets = required(plans.now.values(), decode.publish)
         if typed is None or bookmark is None:
-            return ClearedTable(rows=0, offsets=offsets)
+            return ClearedTable(rows=0, offsets=size_of_all(offsets))
         typed.check_replaceable()
         self._check_bronze_files()
         rows = typed.row_count()
         if reasons is not None:
+            # Otherwise the table would stay empty while a registry does not answer.
+            ports.schemas.resolve_plans(offsets)
             typed.clear(bookmark.as_metadata(), typed_schema(decode), reasons)
-        return ClearedTable(rows=rows, offsets=offsets)
+        return ClearedTable(rows=rows, offsets=size_of_all(offsets))
 
     def _check_bronze_files(self) -> None:
         """Raise `OnlyCopy` if a file of the bronze table cannot be read.
