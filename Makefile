@@ -188,7 +188,7 @@ test: checked ## All of check, and tests on real Kafka, Spark and Airflow
 .PHONY: test-faults
 test-faults: setup-dev ## The whole fault matrix: crashes, zombies, hostile logs, brokers, fences
 	@$(PYTEST) -m faults --ignore=tests/model --ignore=tests/faults
-	@$(PYTEST) tests/model tests/faults
+	@$(PYTEST) tests/model tests/faults tests/spark/test_other_users.py
 	@# Tests of three folders again, with tables that are opened and changed as in object stores.
 	@$(PYTEST) --copied-logs -m "$(FAST)" tests/delta tests/bronze tests/silver
 

@@ -6,7 +6,8 @@ with RequestCounter(port) as counter:
     ...
     print(counter.take()[Request("bronze", "log GET")])
 
-The proxy can also kill a process at one of its requests (`kill_at`).
+The proxy can also kill a process at one of its requests (`kill_at`), or refuse all requests after
+some (`refused`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection as Pipe
 from typing import Any, NamedTuple, Self
@@ -39,6 +40,7 @@ _TABLES = {
 }
 """Tables by a part of the names of their objects. The first part in a name decides."""
 _LENGTH = re.compile(rb"^content-length: *(\d+)", re.IGNORECASE | re.MULTILINE)
+_REFUSAL = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 _CHUNKED = re.compile(rb"^transfer-encoding: *chunked", re.IGNORECASE | re.MULTILINE)
 
 
@@ -100,6 +102,7 @@ class _CountingProxy(Proxy):
         counts: Requests so far.
         is_paused: Whether requests are neither counted nor delayed.
         kill: The process to kill at the request that makes `counts` this long; None for none.
+        refused_after: Requests after which the proxy refuses all others; None for no refusal.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -108,6 +111,7 @@ class _CountingProxy(Proxy):
         self.counts = Requests()
         self.is_paused = False
         self.kill: Kill | None = None
+        self.refused_after: int | None = None
         self._unanswered: Connection | None = None
 
     def take(self) -> Requests:
@@ -123,12 +127,24 @@ class _CountingProxy(Proxy):
             head += _line(connection.client)
         method, target, _ = head.decode("latin-1").split(" ", 2)
         self._count(request_of(method, target), connection)
-        connection.server.sendall(head)
-        if _CHUNKED.search(head):
-            self._forward_chunks(connection)
+        is_refused = self.refused_after is not None and self.counts.total() > self.refused_after
+        send = _ignore if is_refused else connection.server.sendall
+        send(head)
+        if is_refused and b"100-continue" in head.lower():
+            pass  # The client sends no body before it gets an answer.
+        elif _CHUNKED.search(head):
+            self._forward_chunks(connection, send)
         elif length := _LENGTH.search(head):
             for part in parts(connection.client, int(length[1])):
-                connection.server.sendall(part)
+                send(part)
+        if is_refused:
+            connection.client.sendall(
+                b"HTTP/1.1 403 Forbidden\r\nContent-Type: application/xml\r\nConnection: close\r\n"
+                b"Content-Length: %d\r\n\r\n" % (0 if method == "HEAD" else len(_REFUSAL))
+            )
+            if method != "HEAD":
+                connection.client.sendall(_REFUSAL)
+            raise EOFError
 
     def _count(self, request: Request, connection: Connection) -> None:
         if self.is_paused:
@@ -149,18 +165,18 @@ class _CountingProxy(Proxy):
         raise EOFError
 
     @staticmethod
-    def _forward_chunks(connection: Connection) -> None:
+    def _forward_chunks(connection: Connection, send: Callable[[bytes], object]) -> None:
         while True:
             line = _line(connection.client)
-            connection.server.sendall(line)
+            send(line)
             size = int(line.split(b";")[0], 16)
             # After the last chunk come trailers, up to an empty line.
             while size == 0 and line != b"\r\n":
                 line = _line(connection.client)
-                connection.server.sendall(line)
+                send(line)
             if size == 0:
                 return
-            connection.server.sendall(exactly(connection.client, size + 2))
+            send(exactly(connection.client, size + 2))
 
     def _answer(self, connection: Connection) -> None:
         data = connection.server.recv(64 * 1024)
@@ -169,6 +185,10 @@ class _CountingProxy(Proxy):
         if self.kill and self._unanswered is connection:
             self._kill(self.kill)
         connection.client.sendall(data)
+
+
+def _ignore(_: bytes | bytearray) -> None:
+    """Send nothing."""
 
 
 def _line(side: socket.socket) -> bytes:
@@ -240,6 +260,16 @@ class RequestCounter:
         """Reset the counts, and kill a process at one of the next requests."""
         self.take()
         self._ask("kill", kill)
+
+    @contextmanager
+    def refused(self, after: int) -> Iterator[None]:
+        """Reset the counts, and refuse the requests of this block after a number of them."""
+        self.take()
+        self._ask("refused_after", after)
+        try:
+            yield
+        finally:
+            self._ask("refused_after", None)
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:

@@ -264,6 +264,13 @@ class StoreHome:
         Raises:
             RuntimeError: The command failed.
         """
+        code, printed, _ = self.attempt(*words)
+        if code != ExitCode.OK:
+            raise RuntimeError(f"{words}: {code} {printed}")
+        return json.loads(printed)
+
+    def attempt(self, *words: str) -> tuple[int, str, str]:
+        """Run a command; return its exit code, its JSON and its standard error."""
         # As a process of its own.
         forget_copies()
         printed, errors = io.StringIO(), io.StringIO()
@@ -276,9 +283,8 @@ class StoreHome:
             ):
                 cli.main()
         except SystemExit as ended:
-            if ended.code not in (None, ExitCode.OK):
-                raise RuntimeError(f"{words}: {ended.code} {printed.getvalue()}") from None
-        return json.loads(printed.getvalue())
+            return int(ended.code or ExitCode.OK), printed.getvalue(), errors.getvalue()
+        return ExitCode.OK, printed.getvalue(), errors.getvalue()
 
 
 @contextmanager
@@ -300,6 +306,7 @@ def _opened(
         patch.object(SparkDecoder, "_rows_of", stand_ins.rows_of),
         patch.object(SparkDecoder, "_decoded", stand_ins.decoded),
         patch.object(SparkDecoder, "_write_typed", stand_ins.write_typed),
+        patch.object(SparkMerger, "_set_properties"),
         patch.object(SparkMerger, "_merge_in_transaction", stand_ins.merge),
     ):
         yield

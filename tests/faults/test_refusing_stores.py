@@ -1,0 +1,139 @@
+"""Destructive steps whose object store refuses all requests from some moment on.
+
+The store answers 403 to each request, as when a role is withdrawn or a token expires. When it
+accepts requests again, the same command completes. Kafka is in memory, and PyArrow and delta-rs
+replace Spark (tests/support/store_home.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.request_counts import RequestCounter
+from tests.support.request_steps import counted_home
+from tests.support.store_home import NEXT_PLAN, PIPELINE, StoreHome
+from tidemark.core.errors import ExitCode
+
+pytestmark = [pytest.mark.store, pytest.mark.faults]
+
+POINTS = 4
+"""Number of requests of a step after which the store refuses, evenly distributed from 0."""
+WHY = ("--reason", "a test")
+
+
+def nothing(_: StoreHome) -> None:
+    """Leave the tables as `StoreHome.prepare` made them."""
+
+
+def new_records(home: StoreHome) -> None:
+    home.produce(30)
+
+
+def open_plan(home: StoreHome) -> None:
+    home.produce(30)
+    home.command("plan", PIPELINE)
+
+
+def restored_bronze(home: StoreHome) -> None:
+    """Land a plan, and restore the data table to the version before it."""
+    home.produce(30)
+    uri = f"{home.lakehouse}/bronze/{PIPELINE}"
+    before = DeltaTable(uri).version()
+    home.command("run", PIPELINE)
+    DeltaTable(uri).restore(before)
+
+
+Prepare = Callable[[StoreHome], None]
+STEPS: dict[str, tuple[Prepare, Sequence[str]]] = {
+    "run": (new_records, ("run", PIPELINE)),
+    "undo": (nothing, ("undo", PIPELINE, "--plan", "2", *WHY)),
+    "replacement": (
+        nothing,
+        ("backfill", PIPELINE, "--offsets", "1:2-7", "--replace", *WHY),
+    ),
+    "abandon": (open_plan, ("abandon", PIPELINE, "--plan", str(NEXT_PLAN), *WHY)),
+    "rewind": (restored_bronze, ("rewind", PIPELINE, *WHY)),
+    "rejection": (nothing, ("publication", "reject", PIPELINE, "--plan", "2", *WHY)),
+    "decode from scratch": (nothing, ("decode", PIPELINE, "--from-scratch", *WHY)),
+    "maintenance": (nothing, ("maintain", PIPELINE)),
+}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A home with prepared tables, and the result of each undisturbed step.
+
+    Attributes:
+        home: The home.
+        counter: The proxy in front of the store.
+        ends: Number of requests and final state of each step.
+    """
+
+    home: StoreHome
+    counter: RequestCounter
+    ends: dict[str, tuple[int, Any]] = field(default_factory=dict)
+
+    def undisturbed(self, step: str) -> tuple[int, Any]:
+        """Return the requests of a step, and the state after it and a run."""
+        if step not in self.ends:
+            prepare, words = STEPS[step]
+            self.home.place(_place(step, "undisturbed"))
+            prepare(self.home)
+            self.counter.take()
+            self.home.command(*words)
+            requests = self.counter.take().total()
+            self.ends[step] = requests, state(self.home)
+        return self.ends[step]
+
+
+def _place(step: str, point: str) -> str:
+    return f"{step.replace(' ', '-')}-{point}"
+
+
+def state(home: StoreHome) -> Any:
+    """Run the pipeline, and return the rows of its tables and the status of each plan."""
+    home.command("run", PIPELINE)
+    rows = {
+        table: sorted(
+            (row["partition"], row["offset"], row["plan_sequence"])
+            for row in pa.table(DeltaTable(f"{home.lakehouse}/{table}").scan()).to_pylist()
+        )
+        for table in (f"bronze/{PIPELINE}", f"silver/{PIPELINE}", f"silver/{PIPELINE}_latest")
+    }
+    return rows, [each["state"] for each in home.command("status", PIPELINE)]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
+    with counted_home(tmp_path_factory.mktemp("store")) as (home, counter):
+        points = ("undisturbed", *map(str, range(POINTS)))
+        home.prepare(*(_place(step, point) for step in STEPS for point in points))
+        yield Prepared(home, counter)
+
+
+@pytest.mark.parametrize("point", range(POINTS))
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_refused_by_the_store_at_any_request_names_it_and_can_be_repeated(
+    prepared: Prepared, step: str, point: int
+) -> None:
+    requests, expected = prepared.undisturbed(step)
+    home, (prepare, words) = prepared.home, STEPS[step]
+    home.place(_place(step, str(point)))
+    prepare(home)
+    with prepared.counter.refused(after=point * requests // POINTS):
+        code, printed, errors = home.attempt(*words)
+    assert code in (ExitCode.REFUSED, ExitCode.TRANSIENT, ExitCode.UNKNOWN_OUTCOME), errors
+    assert set(re.findall(r'"error": "(\w+)"', printed)) == {"StorageRefused"}
+
+    code, printed, errors = home.attempt(*words)
+    if "PlanStillOpen" in printed:
+        code, printed, errors = home.attempt("ingest", PIPELINE, "--plan", str(NEXT_PLAN))
+    assert code == ExitCode.OK or "NothingToDo" in printed, printed + errors
+    assert state(home) == expected
