@@ -51,7 +51,7 @@ class AppendTyped:
     partitions: int
 
     def land(self) -> dict[str, float]:
-        """Append the rows; return their number."""
+        """Append the rows; return the time that this took."""
         columns = [each.format(plan=self.plan, partitions=self.partitions) for each in _COLUMNS]
         rows = _session().range(self.keys).where(self.chosen).selectExpr(*columns)
         with timed(own_cpu) as watch:

@@ -199,7 +199,7 @@ class DecodeStream:
 
 
 class Landing(Protocol):
-    """Work of a worker. It is sent to the worker's process."""
+    """Work that a worker executes in its process: a landing, or a merge."""
 
     def land(self) -> Metrics:
         """Do the work in the session of this process, and return its metrics."""
@@ -246,7 +246,7 @@ class Worker:
 def started(context: Context, name: str, settings: Mapping[str, str]) -> Iterator[Worker]:
     """Start a worker with a Spark session of these settings; end it after the block.
 
-    The session is on the master of all sides, and listens on the loopback address only.
+    The session uses the Spark master of all sides, and listens on the loopback address only.
     """
     from tidemark.spark.settings import LOCAL_SETTINGS
 

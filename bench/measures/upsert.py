@@ -1,4 +1,4 @@
-"""Merges of 10,000 changed keys into upsert tables of two sizes, against a plain MERGE."""
+"""Merges of about 10,000 changed keys into upsert tables of two sizes, against a plain MERGE."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidemark.spark.settings import submit_settings
 
 PARTITIONS = 6
 CHANGED = 10_000
-"""Keys that each merge changes."""
+"""Approximate number of keys that each merge changes; more in one partition of a small table."""
 
 _OURS = ("tidemark", "tidemark_vectors")
 _SIDES: Sequence[tuple[str, str, Callable[..., Merge]]] = (
@@ -45,7 +45,7 @@ _SIDES: Sequence[tuple[str, str, Callable[..., Merge]]] = (
 
 
 def _shapes(keys: int) -> Mapping[str, Callable[[int], str]]:
-    """Return the conditions of changed keys for a repetition, by the name of their distribution."""
+    """Return, for each distribution, a function from the repetition to the SQL of changed keys."""
     tenth, lane = keys // 10, keys // PARTITIONS
 
     def every(count: int, number: str, repetition: int) -> str:
@@ -93,7 +93,7 @@ class _Tables:
         return found
 
     def _plan(self, repetition: int, shape: str, chosen: str) -> int:
-        """Return the number of a plan, whose records are appended for the first side."""
+        """Return the number of a plan. The first call for it appends its records."""
         known = self.plans.get((repetition, shape))
         if known is not None:
             return known
@@ -114,11 +114,12 @@ class _Tables:
         metrics = by.land(make(typed=typed, upsert=upsert, plan=plan))
         of_plan = f"count(*) FILTER (WHERE plan_sequence = {plan})"
         (changed,) = _row(typed, of_plan)
-        if _row(upsert, f"count(*), count(DISTINCT key), {of_plan}") != (
-            *(self.keys, self.keys),
-            changed,
-        ):
-            raise RuntimeError(f"{upsert} lacks rows of plan {plan}, or has others")
+        found = _row(upsert, f"count(*), count(DISTINCT key), {of_plan}")
+        expected = (self.keys, self.keys, changed)
+        if found != expected:
+            raise RuntimeError(
+                f"{upsert} has {found} rows, keys, and rows of plan {plan}; expected {expected}"
+            )
         return metrics
 
     def _path(self, name: str) -> str:
@@ -170,7 +171,7 @@ def _open(context: Context) -> Iterator[Setup]:
 BENCHMARKS = [
     Benchmark(
         name="upsert",
-        title="10,000 changed keys into upsert tables of two sizes, each table verified after",
+        title="About 10,000 changed keys into upsert tables of two sizes, each verified after",
         ratios=[
             Ratio(
                 over="tidemark_vectors_all",

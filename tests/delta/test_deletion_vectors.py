@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -20,9 +22,10 @@ from tidemark.core.following import Batch
 from tidemark.core.offsets import Span, SpanSet
 from tidemark.core.origins import RunOrigin
 from tidemark.delta.compaction import Compaction
-from tidemark.delta.deletion_vectors import vector_path
+from tidemark.delta.deletion_vectors import vector_path, vector_paths
 from tidemark.delta.delta_dataset import DeltaDataset
 from tidemark.delta.errors import TableConflict
+from tidemark.delta.live_files import table_filesystem
 from tidemark.delta.noted_commits import NotedTable, RowChange
 from tidemark.spec.fields import MapOf
 
@@ -192,7 +195,7 @@ def test_doubled_rows_are_detected_with_deletion_vectors(
 # -- maintenance ---------------------------------------------------------------------------------
 
 
-def test_a_vector_has_the_file_that_the_protocol_of_delta_defines() -> None:
+def test_the_path_of_a_vector_follows_delta_s_protocol() -> None:
     """The first example is from the protocol."""
     uuid = "d2c639aa-8816-431a-aaf6-d3fe2512ff61"
     relative = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^"}
@@ -208,6 +211,17 @@ def test_a_vector_has_the_file_that_the_protocol_of_delta_defines() -> None:
 def vectors(lake: FileLake) -> set[str]:
     """Return the names of the files with deletion vectors."""
     return {path.name for path in lake.uri.glob("*deletion_vector_*")}
+
+
+def test_vectors_of_a_checkpoint_with_sidecar_files_are_unknown(tmp_path: Path) -> None:
+    """A V2 checkpoint may have the name of an older one, and its files in sidecar files."""
+    name = "_delta_log/00000000000000000001.checkpoint.parquet"
+    (tmp_path / name).parent.mkdir()
+    rows = [{"add": None, "sidecar": {"path": "a.parquet"}}, {"add": {"path": "b.parquet"}}]
+    for kept, expected in ((rows, None), (rows[1:], set[str]())):
+        pq.write_table(pa.Table.from_pylist(kept), tmp_path / name)
+        assert vector_paths(table_filesystem(str(tmp_path)), [name], 1) == expected
+        assert vector_paths(table_filesystem(str(tmp_path)), [name], 2) is None
 
 
 @pytest.mark.parametrize("checkpoint", [None, "delta-rs", "spark"])
@@ -240,10 +254,10 @@ def test_maintenance_keeps_used_vectors_and_removes_the_others(
     assert lake.rows() == rows
 
 
-def test_maintenance_keeps_all_vectors_beside_an_unknown_checkpoint(
+def test_maintenance_keeps_all_vectors_if_it_cannot_read_the_checkpoint(
     lake: FileLake, spark: SparkSession
 ) -> None:
-    """Spark writes a checkpoint in several files, or in a newer form."""
+    """Spark writes a checkpoint in several files."""
     lake.run(4)
     delete_two(lake, spark)
     rows, session = lake.rows(), spark.newSession()
@@ -254,7 +268,7 @@ def test_maintenance_keeps_all_vectors_beside_an_unknown_checkpoint(
             f"SET TBLPROPERTIES ('delta.checkpointInterval' = '{interval}')"
         )
     assert not [*lake.uri.glob("_delta_log/*.checkpoint.parquet")]
-    # delta-rs would add a checkpoint in one file, as would a compaction of two files.
+    # Not by delta-rs, which would add a single-file checkpoint, as would a compaction of two files.
     start = min(path.name[:20] for path in lake.uri.glob("_delta_log/0*.checkpoint.*"))
     for commit in lake.uri.glob("_delta_log/*.json"):
         if commit.stem < start:

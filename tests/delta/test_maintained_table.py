@@ -231,9 +231,9 @@ class TableWithConcurrentRemoval(DeltaMaintainedTable):
 
     other: Callable[[], object]
 
-    def _keys_of_newest_version(self) -> set[str]:
+    def _newest_version(self) -> DeltaTable:
         self.other()
-        return super()._keys_of_newest_version()
+        return super()._newest_version()
 
 
 def test_files_that_leave_the_table_during_maintenance_stay(lake: FileLake) -> None:
@@ -343,7 +343,7 @@ def test_a_failed_removal_raises_engine_failed(lake: FileLake) -> None:
     lake.run(3)
 
     class TableWithoutPermission(DeltaMaintainedTable):
-        def _keys_of_newest_version(self) -> set[str]:
+        def _newest_version(self) -> DeltaTable:
             raise PermissionError("not allowed")
 
     with pytest.raises(EngineFailed, match="not allowed"):

@@ -196,7 +196,7 @@ _BY_FILES: Mapping[str, tuple[tuple[Any, ...], ...]] = {
     ),
     "tests/delta/test_deletion_vectors.py": (
         ("files-of-vectors-stay", "I1", Drop(), "keeps_used_vectors", True),
-        ("files-of-unknown-vectors-stay", "I1", Never(), "unknown_checkpoint", True),
+        ("files-of-unknown-vectors-stay", "I1", Never(), "cannot_read_the_checkpoint", True),
         ("deleted-rows-are-not-counted", "I3", Never(), "recorded_are_read_again", True),
     ),
     "tests/delta/test_foreign_tables.py": (

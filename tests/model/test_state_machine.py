@@ -76,7 +76,7 @@ def test_invariants_hold_in_many_random_histories(recorder: CountRecorder) -> No
 
 
 def test_a_landing_may_be_undone_before_it_is_reported() -> None:
-    """A second driver reads that the plan has landed, and ends after a whole undo."""
+    """A second driver reads that the plan has landed, and ends after an undo has completed."""
     history = History()
     for kind, which in (("plan", 0), ("ingest", 0)):
         history.start(kind=kind, requester=0, which=which)

@@ -49,7 +49,7 @@ class UpsertLake(TypedLake):
         deletes: What a deletion does to the row of its key.
         envelope: The form of values.
         flattens: Whether the fields of values are columns.
-        deletion_vectors: Whether merges mark rows as deleted.
+        deletion_vectors: Whether merges use deletion vectors.
     """
 
     spark: SparkSession | None = None

@@ -1,6 +1,7 @@
 """Deletion vectors: Delta's marks of deleted rows, mostly in files of their own.
 
-Spark writes them for an upsert table whose spec allows it, and other programs for any table.
+Spark writes them to an upsert table whose spec enables them. Other programs may write them to any
+table.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?
 _TO_PYTHON = str.maketrans(_Z85, _ASCII85)
 """From the alphabet of the Delta protocol to that of `base64.b85decode`."""
 _ENCODED_UUID = 20
-"""Characters of an encoded UUID, after which nothing follows."""
+"""Length of an encoded UUID, at the end of `pathOrInlineDv`."""
 
 
 def may_have_deletion_vectors(table: DeltaTable) -> bool:
@@ -52,16 +53,17 @@ def vector_path(descriptor: Mapping[str, Any] | None) -> str | None:
             return None
 
 
-def vector_paths(files: FileSystem, log: Iterable[str]) -> set[str] | None:
-    """Return the files of deletion vectors to which the newest version of a table may refer.
+def vector_paths(files: FileSystem, log: Iterable[str], newest: int) -> set[str] | None:
+    """Return the paths of the deletion vectors to which the newest version of a table may refer.
 
     Args:
         files: The folder of the table.
         log: Paths of the files of its log.
+        newest: This version, or an earlier one.
 
     Returns:
-        Paths as in the log; some may be of earlier versions. None if the log has no checkpoint in
-        one file before its oldest commit.
+        Paths as in the log; some may be of earlier versions. None if they are unknown: a commit
+        since the newest single-file checkpoint is missing, or this checkpoint has sidecar files.
     """
     found = [match for path in log if (match := _LOG_FILE.fullmatch(path))]
     checkpoints = {int(each["version"]) for each in found if each["kind"] == "checkpoint.parquet"}
@@ -69,9 +71,11 @@ def vector_paths(files: FileSystem, log: Iterable[str]) -> set[str] | None:
     commits = sorted(int(each["version"]) for each in found if each["kind"] == "json")
     later = [version for version in commits if version > start]
     # fence: files-of-unknown-vectors-stay
-    if later != list(range(start + 1, start + 1 + len(later))):
+    if later != list(range(start + 1, max([*later, newest], default=start) + 1)):
         return None
     vectors = _of_checkpoint(files, start) if checkpoints else set()
+    if vectors is None:
+        return None
     for version in later:
         with files.open_input_stream(commit_path(version)) as source:
             vectors.update(vector for _, vector in files_in(source.read().decode()))
@@ -86,12 +90,16 @@ def files_in(commit: str) -> Iterator[tuple[str, str | None]]:
                 yield action["path"], vector_path(action.get("deletionVector"))
 
 
-def _of_checkpoint(files: FileSystem, version: int) -> set[str | None]:
+def _of_checkpoint(files: FileSystem, version: int) -> set[str | None] | None:
+    """Return the `vector_path` of each file of a checkpoint; None if it has sidecar files."""
     import pyarrow.parquet as pq
 
     with files.open_input_file(f"{LOG}/{version:020}.checkpoint.parquet") as source:
-        added = pq.read_table(source, columns=["add"])["add"]
-    return {vector_path(each.get("deletionVector")) for each in added.drop_null().to_pylist()}
+        found = pq.ParquetFile(source).read(["add", "sidecar"])
+    if "sidecar" in found.column_names and found["sidecar"].null_count < found.num_rows:
+        return None
+    added = found["add"].drop_null().to_pylist()
+    return {vector_path(each.get("deletionVector")) for each in added}
 
 
 _LOG_FILE = re.compile(rf"{LOG}/(?P<version>\d{{20}})\.(?P<kind>json|checkpoint\.parquet)")

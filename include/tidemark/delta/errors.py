@@ -441,7 +441,7 @@ class UnreadableFile(TerminalError):
 
 _PERMANENT_FEATURES = frozenset(
     {
-        *("allowColumnDefaults", "clustering", "generatedColumns", "identityColumns"),
+        *("allowColumnDefaults", "clustering", "identityColumns"),
         *("icebergCompatV1", "icebergCompatV2", "timestampNtz"),
         *("variantType", "variantType-preview", "variantShredding", "variantShredding-preview"),
     }

@@ -129,7 +129,8 @@ class DeltaMaintainedTable:
                 now = checked_storage_time(self._uri, now, self._storage_time())
                 self._remove_expired(now)
             # Before the listing, which then contains the commits that remove any of these files.
-            newest = self._keys_of_newest_version()
+            table = self._newest_version()
+            newest = _keys(table.file_uris())
             files = table_filesystem(self._uri)
             since_ms = int((now - retention).timestamp() * 1000)
             listed = list(_stored_files(files))
@@ -137,7 +138,7 @@ class DeltaMaintainedTable:
             referenced = newest | _keys_since(files, listed, since_ms)
             stored = [file for file in listed if not file.path.startswith("_delta_log/")]
             if any(is_vector_file(file.path) for file in stored):
-                vectors = vector_paths(files, (file.path for file in listed))
+                vectors = vector_paths(files, (each.path for each in listed), table.version())
                 if vectors is None:
                     stored = [file for file in stored if not is_vector_file(file.path)]
                 else:
@@ -166,8 +167,8 @@ class DeltaMaintainedTable:
             files.delete_file(path)
         return datetime.fromtimestamp(written / 1_000_000_000, UTC)
 
-    def _keys_of_newest_version(self) -> set[str]:
-        return _keys(DeltaTable(self._uri).file_uris())
+    def _newest_version(self) -> DeltaTable:
+        return DeltaTable(self._uri)
 
     def _remove_folders(self, found: Sequence[StoredFile]) -> None:
         """Remove empty folders of attempts and of storage tests; an object store has none."""

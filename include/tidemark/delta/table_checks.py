@@ -23,6 +23,7 @@ OWNER = "tidemark.pipeline"
 _SUPPORTED_FEATURES = {
     *("appendOnly", "invariants", "checkConstraints"),
     *("changeDataFeed", "deletionVectors", "v2Checkpoint"),
+    "generatedColumns",  # `_check_column_rules` refuses such a column.
     "columnMapping",  # Has no effect in mode `none`; `check_names` refuses the other modes.
 }
 """Table features that allow a commit of new files."""

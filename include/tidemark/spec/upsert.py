@@ -73,7 +73,7 @@ class UpsertSpec:
         envelope: The structure around the content of a value.
         flattens: Whether the top-level fields of values are columns of the typed table, and those
             of contents columns of the upsert table.
-        deletion_vectors: Whether merges mark replaced rows as deleted instead of rewriting their
+        deletion_vectors: Whether merges mark replaced rows as removed instead of rewriting their
             files. Readers must support Delta's deletion vectors.
     """
 

@@ -81,7 +81,7 @@ def test_i5_a_rewind_follows_a_restored_table(pipeline: MemoryPipeline) -> None:
 
 
 def test_i7_a_rewind_after_the_ledger_was_read_is_a_conflict(pipeline: MemoryPipeline) -> None:
-    """The restored table fits the newer ledger, and not the one that was read."""
+    """The restored table fits the newer ledger, but not the one that was read."""
     older = pipeline.control.summary("events")
     pipeline.table.restore(1)
     pipeline.repair.rewind("ann", "why")

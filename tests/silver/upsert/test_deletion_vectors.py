@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from tests.silver.upsert.test_service import run_random_changes
 from tests.support.upsert_lake import UpsertLake
+from tidemark.core.errors import TidemarkError, TransientError
+from tidemark.delta.compaction import Compaction
+from tidemark.delta.errors import EngineFailed, TableConflict
 from tidemark.silver.upsert import table as upsert_table
+from tidemark.silver.upsert.spark import SparkMerger
 from tidemark.spec.upsert import Deletes, MergeScope
 
 if TYPE_CHECKING:
@@ -35,7 +45,7 @@ def newest(lake: UpsertLake) -> DeltaTable:
 
 
 def merge(lake: UpsertLake, *payloads: tuple[str, str | None]) -> None:
-    """Land records above all earlier ones, and merge them alone."""
+    """Land new records, and merge only these."""
     lake.land_records(*payloads)
     done = lake.merge()
     assert done is not None
@@ -76,7 +86,7 @@ def test_a_merge_marks_replaced_rows_and_leaves_their_files(lake: UpsertLake) ->
 def test_merges_with_many_deleted_rows_or_files_are_followed_by_a_compaction(
     lake: UpsertLake, monkeypatch: pytest.MonkeyPatch, constant: str, value: float, updates: int
 ) -> None:
-    """It changes no row, so that the next merge follows the last one."""
+    """The compaction changes no row, so the next merge needs no rebuild."""
     monkeypatch.setattr(upsert_table, constant, value)
     lake.land_records(*((key, "old") for key in _KEYS))
     lake.merge()
@@ -90,21 +100,90 @@ def test_merges_with_many_deleted_rows_or_files_are_followed_by_a_compaction(
     assert operations(lake)[before:] == ["MERGE", "MERGE", "OPTIMIZE", "MERGE"]
 
 
-def test_a_compaction_that_fails_is_a_warning(
-    lake: UpsertLake, caplog: pytest.LogCaptureFixture
+def test_a_failed_compaction_logs_a_warning_and_keeps_the_merged_rows(
+    lake: UpsertLake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows of the merge are in the table."""
-    lake.land_records(("a", "1"))
+    """The next compaction follows only after further merges."""
+    with pytest.raises(TidemarkError):
+        lake.merger.compact()
+    lake.land_records(*((key, "old") for key in _KEYS))
     lake.merge()
-    lake.land_records(("b", "1"))
-    lake.merge()
-    lost = next(path for path in lake.upsert_uri.glob("*.parquet"))
-    content = lost.read_bytes()
-    lost.unlink()
-    lake.merger.compact()
+    monkeypatch.setattr(upsert_table, "_MERGES_BEFORE_COMPACTION", 2)
+    merge(lake, ("k00", "1"))
+    failed = EngineFailed(operation="a test", reason="a test")
+    with monkeypatch.context() as patched:
+        patched.setattr(SparkMerger, "compact", Mock(side_effect=failed))
+        merge(lake, ("k00", "2"))
     assert "table not compacted" in caplog.text
-    lost.write_bytes(content)
-    lake.check()
+    before = len(operations(lake))
+    merge(lake, ("k00", "3"))
+    merge(lake, ("k00", "4"))
+    assert operations(lake)[before:] == ["MERGE", "MERGE", "OPTIMIZE"]
+
+
+def test_a_purge_changes_no_row_and_counts_as_a_compaction(
+    lake: UpsertLake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upsert_table, "_MERGES_BEFORE_COMPACTION", 2)
+    lake.land_records(*((key, "old") for key in _KEYS))
+    lake.merge()
+    merge(lake, ("k00", None))
+    spark.sql(f"REORG TABLE delta.`{lake.upsert_uri}` APPLY (PURGE)")
+    assert marked(lake) == 0
+    before = len(operations(lake))
+    merge(lake, ("k01", "1"))
+    assert operations(lake)[before:] == ["MERGE"]
+
+
+def test_a_table_with_change_data_feed_gets_deletion_vectors(lake: UpsertLake) -> None:
+    """Spark then also lists the features of the older protocol, among them generated columns."""
+    lake.deletion_vectors = False
+    lake.land_records(*((key, "old") for key in _KEYS))
+    lake.merge()
+    newest(lake).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    lake.deletion_vectors = True
+    merge(lake, ("k00", "1"))
+    assert "generatedColumns" in (newest(lake).protocol().writer_features or ())
+    merge(lake, ("k01", "1"))
+    assert marked(lake) == 2
+
+
+def test_a_count_by_statistics_includes_removed_rows(lake: UpsertLake) -> None:
+    """docs/how-to/upsert.md names this reader."""
+    lake.land_records(*((key, "old") for key in _KEYS))
+    lake.merge()
+    merge(lake, ("k00", None))
+    assert newest(lake).count() == len(_KEYS)
+    assert len(lake.visible()) == len(_KEYS) - 1
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("by_spark", [True, False], ids=["spark", "maintenance"])
+def test_a_merge_and_a_compaction_at_once_keep_every_row(
+    lake: UpsertLake, spark: SparkSession, by_spark: bool
+) -> None:
+    """One of them may be refused. A refused merge is repeated."""
+    lake.land_records(*((key, "old") for key in _KEYS))
+    lake.merge()
+    table = f"delta.`{lake.upsert_uri}`"
+
+    def compact() -> None:
+        if by_spark:
+            with suppress(Py4JError, PySparkException):
+                spark.sql(f"OPTIMIZE {table}")
+        else:
+            with suppress(TableConflict):
+                Compaction(str(lake.upsert_uri)).run()
+
+    for number in range(6):
+        lake.land_records(*((key, str(number)) for key in _KEYS[number::7]))
+        with ThreadPoolExecutor(1) as thread:
+            compacted = thread.submit(compact)
+            retry(stop=stop_after_attempt(5), retry=retry_if_exception_type(TransientError))(
+                lake.merge
+            )()
+            compacted.result()
+        lake.check()
 
 
 def test_random_changes_with_deletion_vectors_leave_the_rows_of_the_model(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from tidemark.bronze.ingest.protocols import ControlReader
 from tidemark.core.bookmark import Bookmark, OffsetList, TypedChanges
+from tidemark.core.errors import TidemarkError
 from tidemark.core.following import (
     PlansSince,
     allowed,
@@ -177,8 +178,8 @@ class Upserts:
         else:
             self.table.prepare(self.spec.origin, columns)
             merger.merge(merge)
-            if self.upsert.deletion_vectors and self.table.needs_compaction():
-                merger.compact()
+            if self.upsert.deletion_vectors:
+                self._compact(merger)
         log.info(
             "merged pipeline=%s typed_version=%d scope=%s",
             self.spec.name,
@@ -186,6 +187,15 @@ class Upserts:
             merge.scope,
         )
         return merge
+
+    def _compact(self, merger: Merger) -> None:
+        """Compact the table if its merges justify it. A failure is a warning."""
+        try:
+            if self.table.needs_compaction():
+                merger.compact()
+        except TidemarkError as failed:
+            # Another commit may have removed the files first.
+            log.warning("table not compacted pipeline=%s message=%s", self.spec.name, failed)
 
     def _known_plans(self, typed: NotedVersion, changes: TypedChanges | None) -> _KnownPlans | None:
         """Return the plans at the bookmark of the typed table; None if the bookmark is unknown."""

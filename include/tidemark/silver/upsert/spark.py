@@ -15,7 +15,6 @@ from pyspark.sql.types import StructType
 
 from tidemark.core.bookmark import OffsetList
 from tidemark.core.errors import TidemarkError
-from tidemark.delta.compaction import TARGET_BYTES
 from tidemark.delta.errors import EngineFailed
 from tidemark.silver.typed.spark_frames import inner_names, quoted
 from tidemark.spark.conditions import any_of, at_offsets
@@ -33,12 +32,6 @@ _APP_ID = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _DELETION_VECTORS = "delta.enableDeletionVectors"
-_SETTINGS = {
-    # With few changes, a merge does not sort the table.
-    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64m",
-    "spark.databricks.delta.optimize.minFileSize": str(TARGET_BYTES),
-    "spark.databricks.delta.optimize.maxFileSize": str(TARGET_BYTES),
-}
 
 
 class SparkMerger:
@@ -62,6 +55,7 @@ class SparkMerger:
 
     def merge(self, merge: MergePlan) -> None:
         """See `Merger.merge`. Rebuilds the table if Spark cannot read the removed rows."""
+        self._set_properties()
         try:
             self._merge_in_transaction(merge)
         except EngineFailed as failed:
@@ -76,28 +70,20 @@ class SparkMerger:
     def compact(self) -> None:
         """See `Merger.compact`."""
         try:
-            # The commit is no merge.
-            for name in (_APP_ID, _VERSION, _METADATA):
-                self._session.conf.unset(name)
+            self._end_transaction()
             self._session.sql(f"OPTIMIZE delta.{quoted(self._upsert)}")
         except (PySparkException, Py4JError) as failure:
-            # Another commit may have removed the files first. A later merge tries again.
-            failed = self._error(failure, f"compacting {self._upsert}")
-            log.warning("table not compacted uri=%s message=%s", self._upsert, failed)
+            raise self._error(failure, f"compacting {self._upsert}") from None
 
     @cached_property
     def _session(self) -> SparkSession:
-        session = self._open_session()
-        for name, value in _SETTINGS.items():
-            session.conf.set(name, value)
-        return session
+        return self._open_session()
 
     def _merge_in_transaction(self, merge: MergePlan) -> None:
         # fence: late-merge-is-a-past-transaction
         transaction = {_APP_ID: merge.app_id, _VERSION: str(merge.version)}
         settings = {**transaction, _METADATA: merge.commit_metadata()}
         try:
-            self._set_properties()
             for name, value in settings.items():
                 self._session.conf.set(name, value)
             self._execute(merge)
@@ -114,14 +100,23 @@ class SparkMerger:
         )
 
     def _set_properties(self) -> None:
-        """Give the table the property of deletion vectors that the spec defines."""
+        """Set `delta.enableDeletionVectors` of the table to the value in the spec."""
         table, wanted = f"delta.{quoted(self._upsert)}", str(self._spec.deletion_vectors).lower()
-        present = dict(self._session.sql(f"SHOW TBLPROPERTIES {table}").collect())
-        if present.get(_DELETION_VECTORS, "false") != wanted:
-            # delta-rs would also add the table feature variantType, which fewer readers support.
-            self._session.sql(
-                f"ALTER TABLE {table} SET TBLPROPERTIES ('{_DELETION_VECTORS}' = '{wanted}')"
-            )
+        try:
+            present = dict(self._session.sql(f"SHOW TBLPROPERTIES {table}").collect())
+            if present.get(_DELETION_VECTORS, "false") != wanted:
+                self._end_transaction()
+                # delta-rs would also add the table feature variantType, which fewer readers have.
+                self._session.sql(
+                    f"ALTER TABLE {table} SET TBLPROPERTIES ('{_DELETION_VECTORS}' = '{wanted}')"
+                )
+        except (PySparkException, Py4JError) as failure:
+            raise self._error(failure, f"setting a property of {self._upsert}") from None
+
+    def _end_transaction(self) -> None:
+        """Let later commits of the session have neither transaction nor metadata of a merge."""
+        for name in (_APP_ID, _VERSION, _METADATA):
+            self._session.conf.unset(name)
 
     def _execute(self, merge: MergePlan) -> None:
         rows = self._rows(merge.version)
@@ -263,13 +258,13 @@ class SparkMerger:
             self._session.catalog.dropTempView(view)
 
     def _lacks_content(self, source: DataFrame) -> bool:
-        """Return whether rows of the table may keep the content that the records lack.
+        """Return whether the merge needs the clause that keeps the content of existing rows.
 
-        The merge then reads whole rows of the table, and otherwise their keys.
+        A soft deletion may have no content. With the clause, Spark reads whole rows of the table;
+        without it, their keys. Without deletion vectors, it reads whole rows in any case.
         """
         if self._spec.deletes is Deletes.HARD:
             return False
-        # Without deletion vectors, a merge reads whole rows in any case.
         return not self._spec.deletion_vectors or not source.where("NOT known").isEmpty()
 
 

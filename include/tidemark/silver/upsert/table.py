@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 from deltalake import (
@@ -36,9 +37,9 @@ from tidemark.spec.upsert import Envelope, LastMerge, MergePlan, UpsertSpec
 _SEARCHED_COMMITS = 50
 """Commits to search for the last two merges. Only maintenance commits are between merges."""
 _MERGES_BEFORE_COMPACTION = 20
-"""Each merge adds a few small files."""
+"""Number of merges after which a compaction follows. Each merge adds a few small files."""
 _DELETED_SHARE = 0.1
-"""Share of rows whose deletion by merges makes a compaction worth its cost."""
+"""A compaction follows once merges have deleted more than this share of the stored rows."""
 
 
 @translates_delta_errors
@@ -186,22 +187,29 @@ class DeltaUpsertTable:
             ) from refused
 
     def needs_compaction(self) -> bool:
-        """Return whether merges have added many files or deleted many rows since a compaction."""
+        """Return whether the merges since the last compaction or rebuild justify another one.
+
+        A compaction that fails, or finds nothing to do, is due again after further 20 merges.
+        """
         table = newest_table(self._uri)
         commits = history(table, _SEARCHED_COMMITS)
         stored = dict(commits_with_metadata(commits))
-        merges = deleted = 0
+        deleted = []
         for commit in commits:
             merge = stored.get(commit["version"], {}).get("merge")
             is_rebuild = merge is not None and merge["since"] is None
-            if commit.get("operation") == "OPTIMIZE" or is_rebuild:
+            if commit.get("operation") in _COMPACTIONS or is_rebuild:
                 break
             if commit.get("operation") == "MERGE":
                 metrics = commit.get("operationMetrics", {})
                 changed = (metrics.get(f"numTargetRows{each}", 0) for each in _DELETING)
-                merges, deleted = merges + 1, deleted + sum(map(int, changed))
-        rows = stored_rows(table) or 0
-        return merges >= _MERGES_BEFORE_COMPACTION or deleted > _DELETED_SHARE * rows
+                deleted.append(sum(map(int, changed)))
+        if not deleted:
+            return False
+        if len(deleted) % _MERGES_BEFORE_COMPACTION == 0:
+            return True
+        limit = _DELETED_SHARE * (stored_rows(table) or inf)
+        return sum(deleted[1:]) <= limit < sum(deleted)
 
     def version(self) -> int:
         """Return the newest version of the table; -1 if it is missing."""
@@ -237,8 +245,9 @@ class DeltaUpsertTable:
             raise TableAltered.of_columns(self._uri, f"the typed table has no {missing}") from None
 
 
+_COMPACTIONS = ("OPTIMIZE", "REORG")
 _DELETING = ("Updated", "Deleted")
-"""Ends of the names of Spark's metrics: an update deletes a row and adds another."""
+"""Suffixes of Spark's metrics that count deleted rows. An update deletes a row and adds another."""
 
 
 def _properties(merge: MergePlan) -> CommitProperties:
