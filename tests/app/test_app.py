@@ -67,6 +67,13 @@ def test_a_lakehouse_with_credentials_is_refused_without_showing_them(uri: str) 
     assert "SECRET" not in f"{refused.value} {refused.value.as_record()}"
 
 
+def test_a_lakehouse_with_spaces_is_a_path_and_no_uri(tmp_path: Path) -> None:
+    """PyArrow cannot parse such a URI, which an ingest would find after its plan."""
+    assert app(TIDEMARK_LAKEHOUSE=str(tmp_path / "my lake")).layout.lakehouse.endswith("my lake")
+    with pytest.raises(SetupError, match="without spaces"):
+        _ = app(TIDEMARK_LAKEHOUSE="s3://bucket/my lake").specs
+
+
 def test_specs_are_read_from_the_folder_in_the_environment(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("name: mine\ntopic: t\nschedule: '@daily'\n")
     assert list(app(TIDEMARK_PIPELINES=str(tmp_path)).specs) == ["mine"]

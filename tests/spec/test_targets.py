@@ -69,6 +69,16 @@ def test_a_uri_without_credentials_is_valid(folders: Folders, uri: str) -> None:
     assert list(folders.load()) == ["events"]
 
 
+@pytest.mark.parametrize("uri", ["s3://lake/my prices", "file:///data/my prices"])
+def test_a_uri_with_spaces_is_refused_and_a_path_is_not(folders: Folders, uri: str) -> None:
+    """PyArrow cannot parse such a URI, which an ingest would find after its plan."""
+    folders.spec(target="/data/my prices")
+    assert list(folders.load()) == ["events"]
+    folders.spec(target=repr(uri))
+    ((_, key, expected, found),) = folders.problems()
+    assert (key, expected, found) == ("target", "a URI without spaces", repr(uri))
+
+
 @pytest.mark.parametrize("spelling", ["bronze/shared", "bronze/shared/", "Bronze/SHARED"])
 def test_two_specs_may_not_share_a_target(folders: Folders, spelling: str) -> None:
     """Some file systems ignore case."""

@@ -32,7 +32,13 @@ from tidemark.spec.errors import UnknownPipeline
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import PipelineKind, PipelineRef
-from tidemark.spec.targets import CREDENTIALS, WITHOUT_CREDENTIALS, has_credentials
+from tidemark.spec.targets import (
+    CREDENTIALS,
+    WITHOUT_CREDENTIALS,
+    WITHOUT_SPACES,
+    has_credentials,
+    has_spaces,
+)
 
 if TYPE_CHECKING:
     from tidemark.app.pipeline import Pipeline
@@ -76,7 +82,7 @@ class App:
         """Folders, by TIDEMARK_PROJECT, TIDEMARK_HOME and TIDEMARK_LAKEHOUSE.
 
         Raises:
-            SetupError: The URI of the lakehouse has credentials.
+            SetupError: The URI of the lakehouse has credentials or spaces.
         """
         project = Path(self.environ.get("TIDEMARK_PROJECT", Path(__file__).parents[3])).resolve()
         home = Path(self.environ.get("TIDEMARK_HOME", project / ".tidemark")).resolve()
@@ -88,6 +94,13 @@ class App:
                 seen=CREDENTIALS,
                 advice="Remove them from the variable, and give credentials by the machine's role "
                 "or the storage's own variables (docs/how-to/clusters.md, Storage).",
+            )
+        if lakehouse and has_spaces(lakehouse):
+            raise SetupError(
+                finding="TIDEMARK_LAKEHOUSE is a URI with spaces.",
+                needed=WITHOUT_SPACES,
+                seen=repr(lakehouse),
+                advice="Name a folder without spaces.",
             )
         if lakehouse and "://" not in lakehouse:
             lakehouse = str(Path(lakehouse).resolve())

@@ -34,6 +34,7 @@ _AZURE_AUTHORITY = re.compile(rf"([^@:]*@)?{_AUTHORITY.pattern}")
 WITHOUT_CREDENTIALS = "a URI without user, password or query"
 CREDENTIALS = "a URI with a user, a password or a query"
 """Stands for such a URI in messages, which must not contain secrets."""
+WITHOUT_SPACES = "a URI without spaces"
 OUTSIDE_OWN_FOLDERS = "a target outside Tidemark's own folders, and around none of them"
 
 
@@ -154,6 +155,9 @@ def target_problems(specs: Mapping[Path, PipelineSpec], layout: Layout) -> Itera
                 found = CREDENTIALS if has_credentials(value) else repr(value)
                 yield Problem.of(file, key, expected, found)
             continue
+        if has_spaces(layout.data_table(value)):
+            yield Problem.of(file, key, WITHOUT_SPACES, repr(value))
+            continue
         location = _location(layout.data_table(value))
         places = (location, *location.parents())
         outer = next((reserved[each] for each in places if each in reserved), None)
@@ -263,6 +267,11 @@ def has_credentials(location: str) -> bool:
     azure = SCHEME_ALIASES.get(scheme.lower(), scheme.lower()) in _AZURE
     valid = (_AZURE_AUTHORITY if azure else _AUTHORITY).fullmatch(authority)
     return bool(is_uri) and (valid is None or "?" in rest or "#" in rest)
+
+
+def has_spaces(location: str) -> bool:
+    """Whether the URI of a table has white space, which PyArrow cannot parse; a path may."""
+    return "://" in location and any(map(str.isspace, location))
 
 
 def _broken_rule(target: str) -> str | None:
