@@ -93,7 +93,7 @@ class _Tables:
         return found
 
     def _plan(self, repetition: int, shape: str, chosen: str) -> int:
-        """Return the number of a plan. The first call for it appends its records."""
+        """Return the number of the plan; the first call for a repetition and shape appends it."""
         known = self.plans.get((repetition, shape))
         if known is not None:
             return known
@@ -118,7 +118,7 @@ class _Tables:
         expected = (self.keys, self.keys, changed)
         if found != expected:
             raise RuntimeError(
-                f"{upsert} has {found} rows, keys, and rows of plan {plan}; expected {expected}"
+                f"{upsert} has (rows, keys, rows of plan {plan}) {found}; expected {expected}"
             )
         return metrics
 

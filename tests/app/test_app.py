@@ -67,8 +67,8 @@ def test_a_lakehouse_with_credentials_is_refused_without_showing_them(uri: str) 
     assert "SECRET" not in f"{refused.value} {refused.value.as_record()}"
 
 
-def test_a_lakehouse_with_spaces_is_a_path_and_no_uri(tmp_path: Path) -> None:
-    """PyArrow cannot parse such a URI, which an ingest would find after its plan."""
+def test_a_lakehouse_path_may_have_spaces_and_a_uri_may_not(tmp_path: Path) -> None:
+    """PyArrow cannot parse such a URI. Without the check, an ingest fails after its plan."""
     assert app(TIDEMARK_LAKEHOUSE=str(tmp_path / "my lake")).layout.lakehouse.endswith("my lake")
     with pytest.raises(SetupError, match="without spaces"):
         _ = app(TIDEMARK_LAKEHOUSE="s3://bucket/my lake").specs

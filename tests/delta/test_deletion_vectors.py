@@ -214,7 +214,7 @@ def vectors(lake: FileLake) -> set[str]:
 
 
 def test_vectors_of_a_checkpoint_with_sidecar_files_are_unknown(tmp_path: Path) -> None:
-    """A V2 checkpoint may have the name of an older one, and its files in sidecar files."""
+    """A V2 checkpoint may have the name of a classic one, and refer to sidecar files."""
     name = "_delta_log/00000000000000000001.checkpoint.parquet"
     (tmp_path / name).parent.mkdir()
     rows = [{"add": None, "sidecar": {"path": "a.parquet"}}, {"add": {"path": "b.parquet"}}]
@@ -268,7 +268,7 @@ def test_maintenance_keeps_all_vectors_if_it_cannot_read_the_checkpoint(
             f"SET TBLPROPERTIES ('delta.checkpointInterval' = '{interval}')"
         )
     assert not [*lake.uri.glob("_delta_log/*.checkpoint.parquet")]
-    # Not by delta-rs, which would add a single-file checkpoint, as would a compaction of two files.
+    # Neither by delta-rs nor with two files: it and a compaction write single-file checkpoints.
     start = min(path.name[:20] for path in lake.uri.glob("_delta_log/0*.checkpoint.*"))
     for commit in lake.uri.glob("_delta_log/*.json"):
         if commit.stem < start:

@@ -1,7 +1,8 @@
-"""Destructive steps whose object store refuses all requests from some moment on.
+"""Steps whose object store refuses all requests from some moment on.
 
 The store answers 403 to each request, as when a role is withdrawn or a token expires. When it
-accepts requests again, the same command completes. Kafka is in memory, and PyArrow and delta-rs
+accepts requests again, the same command completes, or has nothing left to do. If a plan is still
+open, `ingest` completes it. Kafka is in memory, and PyArrow and delta-rs
 replace Spark (tests/support/store_home.py).
 """
 
@@ -24,7 +25,7 @@ from tidemark.core.errors import ExitCode
 pytestmark = [pytest.mark.store, pytest.mark.faults]
 
 POINTS = 4
-"""Number of requests of a step after which the store refuses, evenly distributed from 0."""
+"""Number of points of a step at which the refusal begins, evenly spaced from its first request."""
 WHY = ("--reason", "a test")
 
 
@@ -81,7 +82,7 @@ class Prepared:
     ends: dict[str, tuple[int, Any]] = field(default_factory=dict)
 
     def undisturbed(self, step: str) -> tuple[int, Any]:
-        """Return the requests of a step, and the state after it and a run."""
+        """Return the number of requests of a step, and the state after the step and a run."""
         if step not in self.ends:
             prepare, words = STEPS[step]
             self.home.place(_place(step, "undisturbed"))
@@ -120,7 +121,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
 
 @pytest.mark.parametrize("point", range(POINTS))
 @pytest.mark.parametrize("step", STEPS)
-def test_a_step_refused_by_the_store_at_any_request_names_it_and_can_be_repeated(
+def test_a_step_that_the_store_refuses_ends_with_storage_refused_and_can_be_repeated(
     prepared: Prepared, step: str, point: int
 ) -> None:
     requests, expected = prepared.undisturbed(step)

@@ -357,7 +357,7 @@ def check_end(world: World, done: Done, errors: Container[str], began: int | Non
 
 
 def _statuses(world: World, number: int, began: int | None) -> list[str]:
-    """Return the statuses of a plan at an event and later; only its last one without `began`."""
+    """Return the statuses of a plan from the event `began` on; without it, only the last one."""
     history, found = PipelineHistory(), list[str]()
     for row in sorted(world.control.rows, key=lambda row: int(row["event_number"])):
         _fold(history, row)

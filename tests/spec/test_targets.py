@@ -71,7 +71,7 @@ def test_a_uri_without_credentials_is_valid(folders: Folders, uri: str) -> None:
 
 @pytest.mark.parametrize("uri", ["s3://lake/my prices", "file:///data/my prices"])
 def test_a_uri_with_spaces_is_refused_and_a_path_is_not(folders: Folders, uri: str) -> None:
-    """PyArrow cannot parse such a URI, which an ingest would find after its plan."""
+    """PyArrow cannot parse such a URI. Without the check, an ingest fails after its plan."""
     folders.spec(target="/data/my prices")
     assert list(folders.load()) == ["events"]
     folders.spec(target=repr(uri))

@@ -6,8 +6,8 @@ with RequestCounter(port) as counter:
     ...
     print(counter.take()[Request("bronze", "log GET")])
 
-The proxy can also kill a process at one of its requests (`kill_at`), or refuse all requests after
-some (`refused`).
+The proxy can also kill a process at one of its requests (`kill_at`), or refuse all requests after a
+number of them (`refused`).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _CountingProxy(Proxy):
         counts: Requests so far.
         is_paused: Whether requests are neither counted nor delayed.
         kill: The process to kill at the request that makes `counts` this long; None for none.
-        refused_after: Requests after which the proxy refuses all others; None for no refusal.
+        refused_after: Number of requests after which the proxy refuses all others; None for never.
     """
 
     def __init__(self, target_port: int) -> None:

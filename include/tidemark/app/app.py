@@ -35,7 +35,6 @@ from tidemark.spec.ref import PipelineKind, PipelineRef
 from tidemark.spec.targets import (
     CREDENTIALS,
     WITHOUT_CREDENTIALS,
-    WITHOUT_SPACES,
     has_credentials,
     has_spaces,
 )
@@ -97,10 +96,8 @@ class App:
             )
         if lakehouse and has_spaces(lakehouse):
             raise SetupError(
-                finding="TIDEMARK_LAKEHOUSE is a URI with spaces.",
-                needed=WITHOUT_SPACES,
-                seen=repr(lakehouse),
-                advice="Name a folder without spaces.",
+                finding=f"TIDEMARK_LAKEHOUSE is a URI with spaces: {lakehouse!r}.",
+                advice="Set the variable to a URI without spaces.",
             )
         if lakehouse and "://" not in lakehouse:
             lakehouse = str(Path(lakehouse).resolve())

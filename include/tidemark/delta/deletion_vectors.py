@@ -59,7 +59,7 @@ def vector_paths(files: FileSystem, log: Iterable[str], newest: int) -> set[str]
     Args:
         files: The folder of the table.
         log: Paths of the files of its log.
-        newest: This version, or an earlier one.
+        newest: The newest version that is known; the log may have later ones.
 
     Returns:
         Paths as in the log; some may be of earlier versions. None if they are unknown: a commit

@@ -19,8 +19,9 @@ SQL_SETTINGS: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "8",
     # 8 bytes; Spark's default is INT96 with 12 bytes, which Parquet deprecates.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # A merge hashes few changes instead of sorting all keys of the table. The size is that of
-    # compressed shuffle files of one partition; the hash table of each core is a few times larger.
+    # If a merge has few changes, Spark hashes them instead of sorting all keys of the table. The
+    # limit is for the compressed shuffle files of one partition. The hash table of each core is a
+    # few times larger.
     "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "8m",
     # Sizes of files that OPTIMIZE combines and writes; Delta's default of 1 GB suits huge tables.
     "spark.databricks.delta.optimize.minFileSize": str(100 * 2**20),

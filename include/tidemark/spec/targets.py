@@ -156,7 +156,7 @@ def target_problems(specs: Mapping[Path, PipelineSpec], layout: Layout) -> Itera
                 yield Problem.of(file, key, expected, found)
             continue
         if has_spaces(layout.data_table(value)):
-            yield Problem.of(file, key, WITHOUT_SPACES, repr(value))
+            yield Problem.of(file, key, WITHOUT_SPACES, repr(layout.data_table(value)))
             continue
         location = _location(layout.data_table(value))
         places = (location, *location.parents())
@@ -270,7 +270,7 @@ def has_credentials(location: str) -> bool:
 
 
 def has_spaces(location: str) -> bool:
-    """Whether the URI of a table has white space, which PyArrow cannot parse; a path may."""
+    """Whether the URI of a table has white space. PyArrow cannot parse such a URI, only a path."""
     return "://" in location and any(map(str.isspace, location))
 
 

@@ -284,7 +284,7 @@ def test_replaced_rows_stay_while_the_registry_is_unavailable(tmp_path: Path) ->
 
 
 def test_a_typed_table_is_not_cleared_while_the_registry_is_unavailable(tmp_path: Path) -> None:
-    """The registry knows the schema of the newest record."""
+    """Only the registry has the schema of the newest record."""
     registry = MemoryRegistry({1: {"id": "integer"}, 2: {"id": "integer"}})
     lake = RegisteredLake(tmp_path, registry=registry)
     lake.land_objects(1, {"id": 1}, {"id": 2})

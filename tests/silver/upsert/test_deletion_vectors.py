@@ -81,9 +81,9 @@ def test_a_merge_marks_replaced_rows_and_leaves_their_files(lake: UpsertLake) ->
 
 @pytest.mark.parametrize(
     ("constant", "value", "updates"),
-    [("_DELETED_SHARE", 0.1, 5), ("_MERGES_BEFORE_COMPACTION", 2, 1)],
+    [("_REMOVED_SHARE", 0.1, 5), ("_MERGES_BEFORE_COMPACTION", 2, 1)],
 )
-def test_merges_with_many_deleted_rows_or_files_are_followed_by_a_compaction(
+def test_merges_with_many_removed_rows_or_files_are_followed_by_a_compaction(
     lake: UpsertLake, monkeypatch: pytest.MonkeyPatch, constant: str, value: float, updates: int
 ) -> None:
     """The compaction changes no row, so the next merge needs no rebuild."""
@@ -119,6 +119,20 @@ def test_a_failed_compaction_logs_a_warning_and_keeps_the_merged_rows(
     merge(lake, ("k00", "3"))
     merge(lake, ("k00", "4"))
     assert operations(lake)[before:] == ["MERGE", "MERGE", "OPTIMIZE"]
+
+
+def test_a_compaction_is_due_now_and_then_if_the_last_one_is_unknown(
+    lake: UpsertLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = [{"version": 100 - number, "operation": "MERGE"} for number in range(50)]
+    monkeypatch.setattr(upsert_table, "history", lambda *_: commits)
+    due = []
+    for version in range(60, 120):
+        opened = Mock(version=Mock(return_value=version))
+        monkeypatch.setattr(upsert_table, "newest_table", Mock(return_value=opened))
+        if lake.upserts.table.needs_compaction():
+            due.append(version)
+    assert due == [60, 80, 100]
 
 
 def test_a_purge_changes_no_row_and_counts_as_a_compaction(

@@ -59,7 +59,7 @@ def validate_rows(
         rows.sparkSession.range(1).collect()
         empty = batch_definition.get_batch({"dataframe": rows.limit(0)})
         _check_rules(suite, _sorted(empty.validate(gx_suite, result_format=COUNTS)))
-        # One failed aggregation is the result of all rules that share it.
+        # Rules that share an aggregation all report its error, so each one is evaluated alone.
         result.results = [
             _alone(batch, suite, position, expectation)
             for position, expectation in expectations.items()
@@ -140,7 +140,7 @@ def _check_rules(suite: Suite, on_no_rows: gx.core.ExpectationSuiteValidationRes
 
     Args:
         suite: The suite.
-        on_no_rows: Its result on the batch without its rows.
+        on_no_rows: The result of the suite on the batch without rows.
     """
     problems = [
         Problem(
@@ -169,9 +169,9 @@ def _alone(batch: Any, suite: Suite, position: int, expectation: Mapping[str, An
         return result
     # Without Spark's message, which contains the value that caused the error.
     condition = re.search(r"\[([A-Z0-9_.]+)\]", error)
-    name = condition[1] if condition else "an error"
+    name = condition[1] if condition else "an error without a condition"
     if not _DATA_EXCEPTION.search(error):
-        raise EngineFailed(operation=f"evaluating {expectation['type']}", reason=name)
+        raise EngineFailed(operation=f"evaluating {expectation['type']}", reason=f"[{name}]")
     result.exception_info = {}
     result.result = {"observed_value": f"{_NOT_EVALUATED}: {name}"}
     return result

@@ -560,7 +560,7 @@ class Decodes:
                 files cannot be read.
             TableAltered: The typed table is for appends only, or has a feature or a rule that would
                 remain.
-            RegistryFailure: The schema of a record is unknown.
+            RegistryFailure, SchemaReplaced: As for `SchemaResolver.resolve`.
             ForeignTable, HistoriesDiverge, DuplicateRows, CommitConflict: As for `next`.
         """
         reasons = {"requested_by": requested_by, "reason": reason}

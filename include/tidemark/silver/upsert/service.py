@@ -57,7 +57,11 @@ class Merger(Protocol):
         ...
 
     def compact(self) -> None:
-        """Rewrite small files and files with many deleted rows; log a failure as a warning."""
+        """Rewrite small files, and files with many removed rows.
+
+        Raises:
+            TidemarkError: Spark failed. The rows of the table are unchanged.
+        """
         ...
 
 

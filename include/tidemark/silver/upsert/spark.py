@@ -114,7 +114,7 @@ class SparkMerger:
             raise self._error(failure, f"setting a property of {self._upsert}") from None
 
     def _end_transaction(self) -> None:
-        """Let later commits of the session have neither transaction nor metadata of a merge."""
+        """Remove the transaction and the metadata of a merge from the settings of the session."""
         for name in (_APP_ID, _VERSION, _METADATA):
             self._session.conf.unset(name)
 
@@ -258,7 +258,7 @@ class SparkMerger:
             self._session.catalog.dropTempView(view)
 
     def _lacks_content(self, source: DataFrame) -> bool:
-        """Return whether the merge needs the clause that keeps the content of existing rows.
+        """Return whether the merge has the clause that keeps the content of existing rows.
 
         A soft deletion may have no content. With the clause, Spark reads whole rows of the table;
         without it, their keys. Without deletion vectors, it reads whole rows in any case.

@@ -38,8 +38,8 @@ _SEARCHED_COMMITS = 50
 """Commits to search for the last two merges. Only maintenance commits are between merges."""
 _MERGES_BEFORE_COMPACTION = 20
 """Number of merges after which a compaction follows. Each merge adds a few small files."""
-_DELETED_SHARE = 0.1
-"""A compaction follows once merges have deleted more than this share of the stored rows."""
+_REMOVED_SHARE = 0.1
+"""Merges can remove this share of the stored rows before a compaction follows."""
 
 
 @translates_delta_errors
@@ -189,12 +189,12 @@ class DeltaUpsertTable:
     def needs_compaction(self) -> bool:
         """Return whether the merges since the last compaction or rebuild justify another one.
 
-        A compaction that fails, or finds nothing to do, is due again after further 20 merges.
+        A compaction that fails, or finds nothing to do, is due again within 20 further merges.
         """
         table = newest_table(self._uri)
         commits = history(table, _SEARCHED_COMMITS)
         stored = dict(commits_with_metadata(commits))
-        deleted = []
+        removed = []
         for commit in commits:
             merge = stored.get(commit["version"], {}).get("merge")
             is_rebuild = merge is not None and merge["since"] is None
@@ -202,14 +202,18 @@ class DeltaUpsertTable:
                 break
             if commit.get("operation") == "MERGE":
                 metrics = commit.get("operationMetrics", {})
-                changed = (metrics.get(f"numTargetRows{each}", 0) for each in _DELETING)
-                deleted.append(sum(map(int, changed)))
-        if not deleted:
+                changed = (metrics.get(f"numTargetRows{each}", 0) for each in _REMOVING)
+                removed.append(sum(map(int, changed)))
+        else:
+            # The last compaction is unknown.
+            if len(commits) == _SEARCHED_COMMITS:
+                return int(table.version()) % _MERGES_BEFORE_COMPACTION == 0
+        if not removed:
             return False
-        if len(deleted) % _MERGES_BEFORE_COMPACTION == 0:
+        if len(removed) % _MERGES_BEFORE_COMPACTION == 0:
             return True
-        limit = _DELETED_SHARE * (stored_rows(table) or inf)
-        return sum(deleted[1:]) <= limit < sum(deleted)
+        limit = _REMOVED_SHARE * (stored_rows(table) or inf)
+        return sum(removed[1:]) <= limit < sum(removed)
 
     def version(self) -> int:
         """Return the newest version of the table; -1 if it is missing."""
@@ -246,8 +250,8 @@ class DeltaUpsertTable:
 
 
 _COMPACTIONS = ("OPTIMIZE", "REORG")
-_DELETING = ("Updated", "Deleted")
-"""Suffixes of Spark's metrics that count deleted rows. An update deletes a row and adds another."""
+_REMOVING = ("Updated", "Deleted")
+"""Suffixes of metrics of Spark that count removed rows: an update removes a row, adds another."""
 
 
 def _properties(merge: MergePlan) -> CommitProperties:
