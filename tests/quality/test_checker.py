@@ -23,6 +23,7 @@ from tests.support.quality_reports import BRONZE, report_often
 from tests.support.registry import avro_bytes, framed
 from tidemark.core.offsets import Span
 from tidemark.core.plan import PlanRef
+from tidemark.delta.errors import EngineFailed
 from tidemark.delta.row_queries import RowQueries
 from tidemark.draft.profile import Profile
 from tidemark.draft.suite import draft_suite
@@ -666,13 +667,27 @@ def test_a_rule_that_cannot_be_evaluated_on_these_rows_fails_alone(
     report = check(planned_range(0, 2), suite=suite)
     assert report.outcome is CheckOutcome.FAILED
     assert result_of(report, "number").observed == f"not evaluated: {condition}"
+    assert result_of(report, "number").masked({"number"}).observed == f"not evaluated: {condition}"
+    assert f"not evaluated: {condition}" in page(report)
     assert result_of(report, "value").passed
     missing = result_of(report, "key")
     assert [example.offset for example in missing.examples] == [0, 1]
-    for page in check.home.rglob("*.html"):
-        text = page.read_text(encoding="utf-8")
+    for file in check.home.rglob("*.html"):
+        text = file.read_text(encoding="utf-8")
         assert "&#39;text" not in text
         assert "'text'" not in text
+
+
+def test_a_failure_without_a_condition_of_spark_is_an_engine_error(check: Check) -> None:
+    """The text of such a failure may contain the value of a record."""
+    check.land(rows(range(2), value=b"[SECRET] SQLSTATE: 22000 "))
+    suite = check.suite(
+        [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "name"}}],
+        columns={"name": "xpath_string(value_text, 'a')"},
+    )
+    with pytest.raises(EngineFailed, match="an error without a condition") as failed:
+        check(planned_range(0, 2), suite=suite)
+    assert "SECRET" not in str(failed.value)
 
 
 # -- Data Docs and the results table -------------------------------------------------------------

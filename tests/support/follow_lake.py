@@ -189,6 +189,9 @@ class _Resolver:
     def __init__(self, follower: Follower) -> None:
         self._follower = follower
 
+    def fetch(self, offsets: BatchOffsets) -> None:
+        self._follower.lake.schemas.fetch(offsets)
+
     def resolve_plans(
         self, offsets: BatchOffsets
     ) -> tuple[ResolvedSchemas, Mapping[int, SchemaConflict]]:

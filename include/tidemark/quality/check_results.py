@@ -100,6 +100,8 @@ class RecordedRange:
 
 MASKED = "(masked)"
 """Replaces each value of a column that a suite masks."""
+NOT_EVALUATED = "not evaluated"
+"""Start of the observation of a rule that cannot be evaluated on the rows of a batch."""
 MAX_EXAMPLES = 10
 """Maximum number of rows that a result contains as examples of a failed rule."""
 
@@ -162,7 +164,11 @@ class CheckResult:
             return self
         examples = tuple(replace(each, value=MASKED) for each in self.examples)
         # Rules on rows and built-in checks observe counts.
-        is_value = self.column is not None and self.unexpected_count is None
+        is_value = (
+            self.column is not None
+            and self.unexpected_count is None
+            and not str(self.observed).startswith(NOT_EVALUATED)
+        )
         observed = MASKED if is_value else self.observed
         value = None if observed == MASKED else self.value
         return replace(self, observed=observed, value=value, examples=examples)

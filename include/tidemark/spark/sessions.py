@@ -23,6 +23,8 @@ SQL_SETTINGS: Mapping[str, str] = {
     # limit is for the compressed shuffle files of one partition. The hash table of each core is a
     # few times larger.
     "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "8m",
+    # Spark hashes nothing if this size is above the limit.
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "8m",
     # Sizes of files that OPTIMIZE combines and writes; Delta's default of 1 GB suits huge tables.
     "spark.databricks.delta.optimize.minFileSize": str(100 * 2**20),
     "spark.databricks.delta.optimize.maxFileSize": str(100 * 2**20),

@@ -124,15 +124,28 @@ def test_a_failed_compaction_logs_a_warning_and_keeps_the_merged_rows(
 def test_a_compaction_is_due_now_and_then_if_the_last_one_is_unknown(
     lake: UpsertLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commits = [{"version": 100 - number, "operation": "MERGE"} for number in range(50)]
-    monkeypatch.setattr(upsert_table, "history", lambda *_: commits)
+    """Another commit follows each merge."""
+    monkeypatch.setattr(upsert_table, "newest_table", Mock())
     due = []
-    for version in range(60, 120):
-        opened = Mock(version=Mock(return_value=version))
-        monkeypatch.setattr(upsert_table, "newest_table", Mock(return_value=opened))
+    for newest in range(61, 121, 2):
+        commits = [
+            {"version": version, "operation": "MERGE" if version % 2 else "SET TBLPROPERTIES"}
+            for version in range(newest, newest - 50, -1)
+        ]
+        monkeypatch.setattr(upsert_table, "history", Mock(return_value=commits))
         if lake.upserts.table.needs_compaction():
-            due.append(version)
-    assert due == [60, 80, 100]
+            due.append(newest)
+    assert due == [61, 81, 101]
+
+
+def test_a_full_join_with_few_rows_hashes_them(spark: SparkSession) -> None:
+    """A merge is such a join. By default, Spark sorts both sides."""
+    joined = spark.range(2_000).join(spark.range(10), "id", "full_outer")
+    assert len(joined.collect()) == 2_000
+    plan = joined._jdf.queryExecution().executedPlan().toString()
+    assert "isFinalPlan=true" in plan
+    assert "ShuffledHashJoin" in plan
+    assert "SortMergeJoin" not in plan.partition("Initial Plan")[0]
 
 
 def test_a_purge_changes_no_row_and_counts_as_a_compaction(

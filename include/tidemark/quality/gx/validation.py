@@ -8,10 +8,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
+from great_expectations.validator.validation_statistics import calc_validation_statistics
 from pyspark.sql import DataFrame
 
 from tidemark.delta.errors import EngineFailed
-from tidemark.quality.check_results import MASKED, MAX_EXAMPLES, CheckResult, Example, Severity
+from tidemark.quality.check_results import (
+    MASKED,
+    MAX_EXAMPLES,
+    NOT_EVALUATED,
+    CheckResult,
+    Example,
+    Severity,
+)
 from tidemark.quality.gx.context import ExpectationConfiguration, gx
 from tidemark.quality.suite import Suite, named_columns
 from tidemark.spec.errors import Problem, SpecError
@@ -30,9 +38,10 @@ EXAMPLES = {
 }
 """Some examples with their partition and offset. Each expectation takes some Spark jobs."""
 
-_DATA_EXCEPTION = re.compile(r"\bSQLSTATE: 22")
-"""Class of SQL's conditions for values that an expression cannot process."""
-_NOT_EVALUATED = "not evaluated"
+_CONDITION = re.compile(r"(?:\([\w.$]+\) )?\[(?P<name>[A-Z][A-Z0-9_.]*)\] ")
+"""Spark's condition at the start of an error."""
+_CAUSED_BY_ROWS = re.compile(r"\bSQLSTATE: (?:21|22|23|38|39|54|P0|42601)")
+"""Classes of SQL's conditions that rows cause in a rule that can be evaluated on no rows."""
 
 _POSITION = "tidemark_position"
 _MAX_VALUE_LENGTH = 80
@@ -58,12 +67,23 @@ def validate_rows(
         # With a lost session no rule can be evaluated, not even on zero rows.
         rows.sparkSession.range(1).collect()
         empty = batch_definition.get_batch({"dataframe": rows.limit(0)})
-        _check_rules(suite, _sorted(empty.validate(gx_suite, result_format=COUNTS)))
-        # Rules that share an aggregation all report its error, so each one is evaluated alone.
+        on_no_rows = _sorted(empty.validate(gx_suite, result_format=COUNTS)).results
+        _check_rules(suite, result.results, on_no_rows)
+        # An error of one rule can be reported for others as well.
         result.results = [
-            _alone(batch, suite, position, expectation)
-            for position, expectation in expectations.items()
+            _alone(batch, suite, each) if _evaluation_error(each) else each
+            for each in result.results
         ]
+        statistics = calc_validation_statistics(result.results)
+        result.success, result.statistics = (
+            statistics.success,
+            {
+                **result.statistics,
+                "successful_expectations": statistics.successful_expectations,
+                "unsuccessful_expectations": statistics.unsuccessful_expectations,
+                "success_percent": statistics.success_percent,
+            },
+        )
     failed = {
         _position(each)
         for each in result.results
@@ -81,7 +101,8 @@ def validate_rows(
     for each in result.results:
         # JSON cannot represent NumPy's booleans.
         each.success = bool(each.success)
-        if suite.masked.intersection(_columns(each.expectation_config.kwargs)):
+        is_masked = suite.masked.intersection(_columns(each.expectation_config.kwargs))
+        if is_masked and not _is_unevaluated(each.result):
             _mask(each)
         _shorten(each.result)
     return result
@@ -135,12 +156,13 @@ def _with_row_ids(result: Any) -> Any:
     return result
 
 
-def _check_rules(suite: Suite, on_no_rows: gx.core.ExpectationSuiteValidationResult) -> None:
+def _check_rules(suite: Suite, on_rows: Sequence[Any], on_no_rows: Sequence[Any]) -> None:
     """Raise `SpecError` if an expectation cannot be evaluated on any data.
 
     Args:
         suite: The suite.
-        on_no_rows: The result of the suite on the batch without rows.
+        on_rows: The results on the batch, in the order of the suite.
+        on_no_rows: The results on the batch without rows, in this order.
     """
     problems = [
         Problem(
@@ -149,36 +171,44 @@ def _check_rules(suite: Suite, on_no_rows: gx.core.ExpectationSuiteValidationRes
             expected="an expectation that can be evaluated",
             found=_evaluation_error(each),
         )
-        for each in on_no_rows.results
-        if _evaluation_error(each)
+        for full, each in zip(on_rows, on_no_rows, strict=True)
+        if _evaluation_error(full) and _evaluation_error(each)
     ]
     if problems:
         raise SpecError.of_suite(tuple(problems))
 
 
-def _alone(batch: Any, suite: Suite, position: int, expectation: Mapping[str, Any]) -> Any:
-    """Return the result of one expectation, which fails if it cannot be evaluated on these rows.
+def _alone(batch: Any, suite: Suite, failed: Any) -> Any:
+    """Evaluate an expectation again, alone. It fails if it cannot be evaluated on these rows.
 
     Raises:
         EngineFailed: The cause is not in the rows. A repetition may succeed.
     """
+    position = _position(failed)
+    expectation = suite.expectations[position]
     gx_suite = _gx_suite(suite, {position: expectation})
     (result,) = batch.validate(gx_suite, result_format=COUNTS).results
     error = _exception_message(result)
     if not error:
         return result
-    # Without Spark's message, which contains the value that caused the error.
-    condition = re.search(r"\[([A-Z0-9_.]+)\]", error)
-    name = condition[1] if condition else "an error without a condition"
-    if not _DATA_EXCEPTION.search(error):
-        raise EngineFailed(operation=f"evaluating {expectation['type']}", reason=f"[{name}]")
-    result.exception_info = {}
-    result.result = {"observed_value": f"{_NOT_EVALUATED}: {name}"}
+    # Without the rest of Spark's message, which contains the value that caused the error.
+    condition = _CONDITION.match(error)
+    name = condition["name"] if condition else None
+    if name is None or not _CAUSED_BY_ROWS.search(error):
+        reason = "an error without a condition" if name is None else f"[{name}]"
+        raise EngineFailed(operation=f"evaluating {expectation['type']}", reason=reason)
+    found = f"{NOT_EVALUATED}: {name}"
+    result.exception_info = {
+        "raised_exception": True,
+        "exception_message": found,
+        "exception_traceback": "",
+    }
+    result.result = {"observed_value": found}
     return result
 
 
 def _is_unevaluated(details: Mapping[str, Any]) -> bool:
-    return str(details.get("observed_value")).startswith(_NOT_EVALUATED)
+    return str(details.get("observed_value")).startswith(NOT_EVALUATED)
 
 
 def _gx_suite(suite: Suite, expectations: Mapping[int, Mapping[str, Any]]) -> gx.ExpectationSuite:
@@ -299,8 +329,12 @@ def _exception_message(result: Any) -> str:
     """
     info = result.exception_info or {}
     nested = [info, *(part for part in info.values() if isinstance(part, Mapping))]
-    messages = [str(part["exception_message"]) for part in nested if part.get("exception_message")]
-    return messages[0].strip() if messages else ""
+    messages = [
+        str(part.get("exception_message") or "").strip() or "an exception without a message"
+        for part in nested
+        if part.get("exception_message") or part.get("raised_exception")
+    ]
+    return messages[0] if messages else ""
 
 
 def _sorted(

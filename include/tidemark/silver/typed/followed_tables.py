@@ -62,6 +62,10 @@ class Decoder(Protocol):
 class PlanSchemas(Protocol):
     """Resolves the schema ids of records."""
 
+    def fetch(self, offsets: BatchOffsets) -> None:
+        """See `SchemaResolver.fetch`."""
+        ...
+
     def resolve_plans(
         self, offsets: BatchOffsets
     ) -> tuple[ResolvedSchemas, Mapping[int, SchemaConflict]]:

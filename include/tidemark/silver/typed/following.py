@@ -564,6 +564,11 @@ class Decodes:
             ForeignTable, HistoriesDiverge, DuplicateRows, CommitConflict: As for `next`.
         """
         reasons = {"requested_by": requested_by, "reason": reason}
+        if not dry_run:
+            # Otherwise the table would stay empty while a registry does not answer.
+            plans = read_all(self.ports.control, self.spec.origin)
+            offsets = required(plans.now.values(), self.spec.decoding().publish)
+            self.ports.schemas.fetch(offsets)
         cleared = retry_on_conflict(lambda: self._clear(None if dry_run else reasons))
         if not dry_run:
             log.info(
@@ -590,8 +595,6 @@ class Decodes:
         self._check_bronze_files()
         rows = typed.row_count()
         if reasons is not None:
-            # Otherwise the table would stay empty while a registry does not answer.
-            ports.schemas.resolve_plans(offsets)
             typed.clear(bookmark.as_metadata(), typed_schema(decode), reasons)
         return ClearedTable(rows=rows, offsets=size_of_all(offsets))
 

@@ -256,6 +256,19 @@ class SchemaResolver:
                 fitting = found
         return fitting, waiting
 
+    def fetch(self, offsets: BatchOffsets) -> None:
+        """Store the schemas of records that are not stored yet, also those that do not fit.
+
+        Raises:
+            RegistryFailure, SchemaReplaced: As for `resolve`.
+        """
+        for topic_id in sorted({batch.topic_id for batch in offsets}):
+            own = (spans for batch, spans in offsets.items() if batch.topic_id == topic_id)
+            spans = union_by_partition(own)
+            for part in self.decode.framed_parts:
+                found = {number for _, number in self.bronze.schema_ids(topic_id, spans, part)}
+                self._known(found - set(self.decode.refused_schemas))
+
     def _resolve_batches(self, offsets: BatchOffsets, before: ResolvedSchemas) -> ResolvedSchemas:
         """Return the schemas of some batches, joined with earlier ones; or a conflict."""
         found = before

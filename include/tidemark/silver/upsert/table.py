@@ -194,7 +194,7 @@ class DeltaUpsertTable:
         table = newest_table(self._uri)
         commits = history(table, _SEARCHED_COMMITS)
         stored = dict(commits_with_metadata(commits))
-        removed = []
+        merged, removed = [], []
         for commit in commits:
             merge = stored.get(commit["version"], {}).get("merge")
             is_rebuild = merge is not None and merge["since"] is None
@@ -203,11 +203,13 @@ class DeltaUpsertTable:
             if commit.get("operation") == "MERGE":
                 metrics = commit.get("operationMetrics", {})
                 changed = (metrics.get(f"numTargetRows{each}", 0) for each in _REMOVING)
+                merged.append(commit["version"])
                 removed.append(sum(map(int, changed)))
         else:
             # The last compaction is unknown.
-            if len(commits) == _SEARCHED_COMMITS:
-                return int(table.version()) % _MERGES_BEFORE_COMPACTION == 0
+            if len(commits) == _SEARCHED_COMMITS and len(merged) > 1:
+                last, earlier = (version // _MERGES_BEFORE_COMPACTION for version in merged[:2])
+                return bool(last != earlier)
         if not removed:
             return False
         if len(removed) % _MERGES_BEFORE_COMPACTION == 0:
