@@ -2,8 +2,8 @@
 
 The store answers 403 to each request, as when a role is withdrawn or a token expires. When it
 accepts requests again, the same command completes, or has nothing left to do. If a plan is still
-open, `ingest` completes it. Kafka is in memory, and PyArrow and delta-rs
-replace Spark (tests/support/store_home.py).
+open, `ingest` completes it. Kafka is in memory, and PyArrow and delta-rs replace Spark
+(tests/support/store_home.py).
 """
 
 from __future__ import annotations

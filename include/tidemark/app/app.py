@@ -32,12 +32,7 @@ from tidemark.spec.errors import UnknownPipeline
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
 from tidemark.spec.ref import PipelineKind, PipelineRef
-from tidemark.spec.targets import (
-    CREDENTIALS,
-    WITHOUT_CREDENTIALS,
-    has_credentials,
-    has_spaces,
-)
+from tidemark.spec.targets import CREDENTIALS, WITHOUT_CREDENTIALS, has_credentials, has_spaces
 
 if TYPE_CHECKING:
     from tidemark.app.pipeline import Pipeline

@@ -155,11 +155,12 @@ def target_problems(specs: Mapping[Path, PipelineSpec], layout: Layout) -> Itera
                 found = CREDENTIALS if has_credentials(value) else repr(value)
                 yield Problem.of(file, key, expected, found)
             continue
-        if has_spaces(layout.data_table(value)):
+        uri = layout.data_table(value)
+        if has_spaces(uri):
             if not key.endswith("_quarantine"):
-                yield Problem.of(file, key, WITHOUT_SPACES, repr(layout.data_table(value)))
+                yield Problem.of(file, key, WITHOUT_SPACES, repr(uri))
             continue
-        location = _location(layout.data_table(value))
+        location = _location(uri)
         places = (location, *location.parents())
         outer = next((reserved[each] for each in places if each in reserved), None)
         if outer or location in around:

@@ -25,8 +25,15 @@ from great_expectations.data_context.types.resource_identifiers import (
 from great_expectations.expectations.expectation_configuration import (
     ExpectationConfiguration,
 )
+from great_expectations.validator.validation_statistics import calc_validation_statistics
 
-__all__ = ["ExpectationConfiguration", "gx", "open_context", "publish"]
+__all__ = [
+    "ExpectationConfiguration",
+    "calc_validation_statistics",
+    "gx",
+    "open_context",
+    "publish",
+]
 
 _SITE = "data_docs"
 

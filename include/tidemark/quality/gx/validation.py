@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from great_expectations.validator.validation_statistics import calc_validation_statistics
 from pyspark.sql import DataFrame
 
 from tidemark.delta.errors import EngineFailed
@@ -20,7 +19,7 @@ from tidemark.quality.check_results import (
     Example,
     Severity,
 )
-from tidemark.quality.gx.context import ExpectationConfiguration, gx
+from tidemark.quality.gx.context import ExpectationConfiguration, calc_validation_statistics, gx
 from tidemark.quality.suite import Suite, named_columns
 from tidemark.spec.errors import Problem, SpecError
 
@@ -74,16 +73,8 @@ def validate_rows(
             _alone(batch, suite, each) if _evaluation_error(each) else each
             for each in result.results
         ]
-        statistics = calc_validation_statistics(result.results)
-        result.success, result.statistics = (
-            statistics.success,
-            {
-                **result.statistics,
-                "successful_expectations": statistics.successful_expectations,
-                "unsuccessful_expectations": statistics.unsuccessful_expectations,
-                "success_percent": statistics.success_percent,
-            },
-        )
+        result.statistics = calc_validation_statistics(result.results)._asdict()
+        result.success = result.statistics.pop("success")
     failed = {
         _position(each)
         for each in result.results

@@ -566,9 +566,7 @@ class Decodes:
         reasons = {"requested_by": requested_by, "reason": reason}
         if not dry_run:
             # Otherwise the table would stay empty while a registry does not answer.
-            plans = read_all(self.ports.control, self.spec.origin)
-            offsets = required(plans.now.values(), self.spec.decoding().publish)
-            self.ports.schemas.fetch(offsets)
+            self.ports.schemas.fetch(self._tables.required())
         cleared = retry_on_conflict(lambda: self._clear(None if dry_run else reasons))
         if not dry_run:
             log.info(

@@ -8,7 +8,7 @@ decode to wrong values.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, Self
@@ -145,6 +145,13 @@ def _joined_ids(
     }
 
 
+def _by_topic(offsets: BatchOffsets) -> Iterator[tuple[str, Mapping[int, SpanSet]]]:
+    """Yield the offsets of each incarnation of the topic."""
+    for topic_id in sorted({batch.topic_id for batch in offsets}):
+        own = (spans for batch, spans in offsets.items() if batch.topic_id == topic_id)
+        yield topic_id, union_by_partition(own)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaResolver:
     """Resolves the schema ids of records, and derives the columns for them.
@@ -262,9 +269,7 @@ class SchemaResolver:
         Raises:
             RegistryFailure, SchemaReplaced: As for `resolve`.
         """
-        for topic_id in sorted({batch.topic_id for batch in offsets}):
-            own = (spans for batch, spans in offsets.items() if batch.topic_id == topic_id)
-            spans = union_by_partition(own)
+        for topic_id, spans in _by_topic(offsets):
             for part in self.decode.framed_parts:
                 found = {number for _, number in self.bronze.schema_ids(topic_id, spans, part)}
                 self._known(found - set(self.decode.refused_schemas))
@@ -272,9 +277,8 @@ class SchemaResolver:
     def _resolve_batches(self, offsets: BatchOffsets, before: ResolvedSchemas) -> ResolvedSchemas:
         """Return the schemas of some batches, joined with earlier ones; or a conflict."""
         found = before
-        for topic_id in sorted({batch.topic_id for batch in offsets}):
-            own = (spans for batch, spans in offsets.items() if batch.topic_id == topic_id)
-            new = self.resolve(topic_id, union_by_partition(own), found.columns or None)
+        for topic_id, spans in _by_topic(offsets):
+            new = self.resolve(topic_id, spans, found.columns or None)
             if new.conflict is not None:
                 return new
             found = found.joined(new)

@@ -194,7 +194,7 @@ class DeltaUpsertTable:
         table = newest_table(self._uri)
         commits = history(table, _SEARCHED_COMMITS)
         stored = dict(commits_with_metadata(commits))
-        merged, removed = [], []
+        merged, removed = list[int](), list[int]()
         for commit in commits:
             merge = stored.get(commit["version"], {}).get("merge")
             is_rebuild = merge is not None and merge["since"] is None
@@ -209,7 +209,7 @@ class DeltaUpsertTable:
             # The last compaction is unknown.
             if len(commits) == _SEARCHED_COMMITS and len(merged) > 1:
                 last, earlier = (version // _MERGES_BEFORE_COMPACTION for version in merged[:2])
-                return bool(last != earlier)
+                return last != earlier
         if not removed:
             return False
         if len(removed) % _MERGES_BEFORE_COMPACTION == 0:
