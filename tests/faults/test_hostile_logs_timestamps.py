@@ -95,5 +95,11 @@ def test_every_command_handles_timestamps_of_64_bits(
     ] == [ms if abs(ms) >= 253_402_300_800_000 else None for ms in _TIMES_MS]
     run("status")
     run("report", "events")
+    run("coverage", "events")
+    for output in ((), ("--json",)):
+        run("records", "events", "--partition", "0", "--offset", "0", "--count", "9", *output)
+        run("topics", "peek", name, "--from-beginning", *output)
+        for schema in ("bronze", "silver"):
+            run("sql", f'SELECT * FROM {schema}.events ORDER BY "offset"', *output)
     run("maintain", "events")
     check_rows()

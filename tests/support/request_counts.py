@@ -6,8 +6,9 @@ with RequestCounter(port) as counter:
     ...
     print(counter.take()[Request("bronze", "log GET")])
 
-The proxy can also kill a process at one of its requests (`kill_at`), or refuse all requests after a
-number of them (`refused`).
+The proxy can also kill a process at one of its requests (`kill_at`). It can refuse all requests
+after a number of them (`refused`), or lose the answer to a commit (`lost_answer`). It can also
+answer that another write is in progress (`conflicts`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,15 @@ _TABLES = {
 }
 """Tables by a part of the names of their objects. The first part in a name decides."""
 _LENGTH = re.compile(rb"^content-length: *(\d+)", re.IGNORECASE | re.MULTILINE)
-_REFUSAL = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+_REFUSAL = (
+    b"403 Forbidden",
+    b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>",
+)
+_CONFLICT = (
+    b"409 Conflict",
+    b"<Error><Code>ConditionalRequestConflict</Code><Message>Try again</Message></Error>",
+)
+"""Status and body of an answer."""
 _CHUNKED = re.compile(rb"^transfer-encoding: *chunked", re.IGNORECASE | re.MULTILINE)
 
 
@@ -103,6 +112,8 @@ class _CountingProxy(Proxy):
         is_paused: Whether requests are neither counted nor delayed.
         kill: The process to kill at the request that makes `counts` this long; None for none.
         refused_after: Number of requests after which the proxy refuses all others; None for never.
+        lost_commit: Number of the commit whose answer gets lost, from 0; None for none.
+        conflicts: Number of the next commits that the proxy refuses with 409.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -112,6 +123,8 @@ class _CountingProxy(Proxy):
         self.is_paused = False
         self.kill: Kill | None = None
         self.refused_after: int | None = None
+        self.lost_commit: int | None = None
+        self.conflicts = 0
         self._unanswered: Connection | None = None
 
     def take(self) -> Requests:
@@ -126,8 +139,14 @@ class _CountingProxy(Proxy):
         while not head.endswith(b"\r\n\r\n"):
             head += _line(connection.client)
         method, target, _ = head.decode("latin-1").split(" ", 2)
-        self._count(request_of(method, target), connection)
-        is_refused = self.refused_after is not None and self.counts.total() > self.refused_after
+        request = request_of(method, target)
+        self._count(request, connection)
+        is_conflict = request.kind == "log PUT" and self.conflicts > 0
+        if is_conflict:
+            self.conflicts -= 1
+        is_refused = is_conflict or (
+            self.refused_after is not None and self.counts.total() > self.refused_after
+        )
         send = _ignore if is_refused else connection.server.sendall
         send(head)
         if is_refused and b"100-continue" in head.lower():
@@ -138,18 +157,23 @@ class _CountingProxy(Proxy):
             for part in parts(connection.client, int(length[1])):
                 send(part)
         if is_refused:
+            status, body = _CONFLICT if is_conflict else _REFUSAL
             connection.client.sendall(
-                b"HTTP/1.1 403 Forbidden\r\nContent-Type: application/xml\r\nConnection: close\r\n"
-                b"Content-Length: %d\r\n\r\n" % (0 if method == "HEAD" else len(_REFUSAL))
+                b"HTTP/1.1 %s\r\nContent-Type: application/xml\r\nConnection: close\r\n"
+                b"Content-Length: %d\r\n\r\n" % (status, 0 if method == "HEAD" else len(body))
             )
             if method != "HEAD":
-                connection.client.sendall(_REFUSAL)
+                connection.client.sendall(body)
             raise EOFError
 
     def _count(self, request: Request, connection: Connection) -> None:
         if self.is_paused:
             return
         with self._changed:
+            if request.kind == "log PUT" and self.lost_commit is not None:
+                commits = sum(n for each, n in self.counts.items() if each.kind == request.kind)
+                if commits == self.lost_commit:
+                    self._unanswered = connection
             self.counts[request] += 1
             if self.kill and self.counts.total() == self.kill.request:
                 if not self.kill.is_applied:
@@ -182,8 +206,12 @@ class _CountingProxy(Proxy):
         data = connection.server.recv(64 * 1024)
         if not data:
             raise EOFError
-        if self.kill and self._unanswered is connection:
-            self._kill(self.kill)
+        # A client may wait for this answer before it sends the body.
+        is_final = not data.startswith(b"HTTP/1.1 100 ")
+        if is_final and self._unanswered is connection:
+            if self.kill:
+                self._kill(self.kill)
+            raise EOFError
         connection.client.sendall(data)
 
 
@@ -270,6 +298,24 @@ class RequestCounter:
             yield
         finally:
             self._ask("refused_after", None)
+
+    @contextmanager
+    def lost_answer(self, commit: int) -> Iterator[None]:
+        """Reset the counts, and lose the answer to one commit of this block, which the store has.
+
+        Args:
+            commit: Number of the commit, from 0.
+        """
+        self.take()
+        self._ask("lost_commit", commit)
+        try:
+            yield
+        finally:
+            self._ask("lost_commit", None)
+
+    def conflicts(self, commits: int) -> None:
+        """Refuse the next commits with 409, as S3 does while another write is in progress."""
+        self._ask("conflicts", commits)
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:

@@ -32,11 +32,30 @@ pytestmark = pytest.mark.spark
 _KEYS = [f"k{number:02}" for number in range(40)]
 
 
+def new_lake(root: Path, spark: SparkSession) -> UpsertLake:
+    session = spark.newSession()
+    return UpsertLake(root=root, spark=session, deletes=Deletes.HARD, deletion_vectors=True)
+
+
 @pytest.fixture
 def lake(tmp_path: Path, spark: SparkSession) -> UpsertLake:
     """Nothing has landed; deletes are hard."""
-    session = spark.newSession()
-    return UpsertLake(root=tmp_path, spark=session, deletes=Deletes.HARD, deletion_vectors=True)
+    return new_lake(tmp_path, spark)
+
+
+@pytest.fixture(scope="module")
+def first_merge(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> UpsertLake:
+    """A record of each key is merged."""
+    lake = new_lake(tmp_path_factory.mktemp("merged"), spark)
+    lake.land_records(*((key, "old") for key in _KEYS))
+    lake.merge()
+    return lake
+
+
+@pytest.fixture
+def merged(first_merge: UpsertLake, tmp_path: Path) -> UpsertLake:
+    """A copy of `first_merge`."""
+    return first_merge.copied(tmp_path / "lake")
 
 
 def newest(lake: UpsertLake) -> DeltaTable:
@@ -64,19 +83,17 @@ def operations(lake: UpsertLake) -> list[str]:
     return [commit["operation"] for commit in newest(lake).history()][::-1]
 
 
-def test_a_merge_marks_replaced_rows_and_leaves_their_files(lake: UpsertLake) -> None:
-    lake.land_records(*((key, "old") for key in _KEYS))
-    lake.merge()
-    files = set(newest(lake).file_uris())
-    merge(lake, ("k00", "new"), ("k01", None), ("more", "new"))
-    assert files < set(newest(lake).file_uris())
-    assert marked(lake) == 2
-    assert lake.visible()["k00"] == "new"
-    assert newest(lake).protocol().reader_features == ["deletionVectors"]
-    lake.deletion_vectors = False
-    merge(lake, ("k02", "new"))
-    assert not files <= set(newest(lake).file_uris())
-    assert marked(lake) == 0
+def test_a_merge_marks_replaced_rows_and_leaves_their_files(merged: UpsertLake) -> None:
+    files = set(newest(merged).file_uris())
+    merge(merged, ("k00", "new"), ("k01", None), ("more", "new"))
+    assert files < set(newest(merged).file_uris())
+    assert marked(merged) == 2
+    assert merged.visible()["k00"] == "new"
+    assert newest(merged).protocol().reader_features == ["deletionVectors"]
+    merged.deletion_vectors = False
+    merge(merged, ("k02", "new"))
+    assert not files <= set(newest(merged).file_uris())
+    assert marked(merged) == 0
 
 
 @pytest.mark.parametrize(
@@ -84,41 +101,40 @@ def test_a_merge_marks_replaced_rows_and_leaves_their_files(lake: UpsertLake) ->
     [("_REMOVED_SHARE", 0.1, 5), ("_MERGES_BEFORE_COMPACTION", 2, 1)],
 )
 def test_merges_with_many_removed_rows_or_files_are_followed_by_a_compaction(
-    lake: UpsertLake, monkeypatch: pytest.MonkeyPatch, constant: str, value: float, updates: int
+    merged: UpsertLake, monkeypatch: pytest.MonkeyPatch, constant: str, value: float, updates: int
 ) -> None:
     """The compaction changes no row, so the next merge needs no rebuild."""
     monkeypatch.setattr(upsert_table, constant, value)
-    lake.land_records(*((key, "old") for key in _KEYS))
-    lake.merge()
-    before = len(operations(lake))
-    merge(lake, ("k00", "1"))
-    assert operations(lake)[before:] == ["MERGE"]
-    merge(lake, *((key, "2") for key in _KEYS[:updates]))
-    assert operations(lake)[before:] == ["MERGE", "MERGE", "OPTIMIZE"]
-    assert len(newest(lake).file_uris()) == 1
-    merge(lake, ("k00", "3"))
-    assert operations(lake)[before:] == ["MERGE", "MERGE", "OPTIMIZE", "MERGE"]
+    before = len(operations(merged))
+    merge(merged, ("k00", "1"))
+    assert operations(merged)[before:] == ["MERGE"]
+    merge(merged, *((key, "2") for key in _KEYS[:updates]))
+    assert operations(merged)[before:] == ["MERGE", "MERGE", "OPTIMIZE"]
+    assert len(newest(merged).file_uris()) == 1
+    merge(merged, ("k00", "3"))
+    assert operations(merged)[before:] == ["MERGE", "MERGE", "OPTIMIZE", "MERGE"]
 
 
 def test_a_failed_compaction_logs_a_warning_and_keeps_the_merged_rows(
-    lake: UpsertLake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    lake: UpsertLake,
+    merged: UpsertLake,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The next compaction follows only after further merges."""
     with pytest.raises(TidemarkError):
         lake.merger.compact()
-    lake.land_records(*((key, "old") for key in _KEYS))
-    lake.merge()
     monkeypatch.setattr(upsert_table, "_MERGES_BEFORE_COMPACTION", 2)
-    merge(lake, ("k00", "1"))
+    merge(merged, ("k00", "1"))
     failed = EngineFailed(operation="a test", reason="a test")
     with monkeypatch.context() as patched:
         patched.setattr(SparkMerger, "compact", Mock(side_effect=failed))
-        merge(lake, ("k00", "2"))
+        merge(merged, ("k00", "2"))
     assert "table not compacted" in caplog.text
-    before = len(operations(lake))
-    merge(lake, ("k00", "3"))
-    merge(lake, ("k00", "4"))
-    assert operations(lake)[before:] == ["MERGE", "MERGE", "OPTIMIZE"]
+    before = len(operations(merged))
+    merge(merged, ("k00", "3"))
+    merge(merged, ("k00", "4"))
+    assert operations(merged)[before:] == ["MERGE", "MERGE", "OPTIMIZE"]
 
 
 def test_a_compaction_is_due_now_and_then_if_the_last_one_is_unknown(
@@ -149,17 +165,15 @@ def test_a_full_join_with_few_rows_hashes_them(spark: SparkSession) -> None:
 
 
 def test_a_purge_changes_no_row_and_counts_as_a_compaction(
-    lake: UpsertLake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    merged: UpsertLake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upsert_table, "_MERGES_BEFORE_COMPACTION", 2)
-    lake.land_records(*((key, "old") for key in _KEYS))
-    lake.merge()
-    merge(lake, ("k00", None))
-    spark.sql(f"REORG TABLE delta.`{lake.upsert_uri}` APPLY (PURGE)")
-    assert marked(lake) == 0
-    before = len(operations(lake))
-    merge(lake, ("k01", "1"))
-    assert operations(lake)[before:] == ["MERGE"]
+    merge(merged, ("k00", None))
+    spark.sql(f"REORG TABLE delta.`{merged.upsert_uri}` APPLY (PURGE)")
+    assert marked(merged) == 0
+    before = len(operations(merged))
+    merge(merged, ("k01", "1"))
+    assert operations(merged)[before:] == ["MERGE"]
 
 
 def test_a_table_with_change_data_feed_gets_deletion_vectors(lake: UpsertLake) -> None:
@@ -175,24 +189,20 @@ def test_a_table_with_change_data_feed_gets_deletion_vectors(lake: UpsertLake) -
     assert marked(lake) == 2
 
 
-def test_a_count_by_statistics_includes_removed_rows(lake: UpsertLake) -> None:
+def test_a_count_by_statistics_includes_removed_rows(merged: UpsertLake) -> None:
     """docs/how-to/upsert.md names this reader."""
-    lake.land_records(*((key, "old") for key in _KEYS))
-    lake.merge()
-    merge(lake, ("k00", None))
-    assert newest(lake).count() == len(_KEYS)
-    assert len(lake.visible()) == len(_KEYS) - 1
+    merge(merged, ("k00", None))
+    assert newest(merged).count() == len(_KEYS)
+    assert len(merged.visible()) == len(_KEYS) - 1
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("by_spark", [True, False], ids=["spark", "maintenance"])
 def test_a_merge_and_a_compaction_at_once_keep_every_row(
-    lake: UpsertLake, spark: SparkSession, by_spark: bool
+    merged: UpsertLake, spark: SparkSession, by_spark: bool
 ) -> None:
     """One of them may be refused. A refused merge is repeated."""
-    lake.land_records(*((key, "old") for key in _KEYS))
-    lake.merge()
-    table = f"delta.`{lake.upsert_uri}`"
+    table = f"delta.`{merged.upsert_uri}`"
 
     def compact() -> None:
         if by_spark:
@@ -200,17 +210,17 @@ def test_a_merge_and_a_compaction_at_once_keep_every_row(
                 spark.sql(f"OPTIMIZE {table}")
         else:
             with suppress(TableConflict):
-                Compaction(str(lake.upsert_uri)).run()
+                Compaction(str(merged.upsert_uri)).run()
 
     for number in range(6):
-        lake.land_records(*((key, str(number)) for key in _KEYS[number::7]))
+        merged.land_records(*((key, str(number)) for key in _KEYS[number::7]))
         with ThreadPoolExecutor(1) as thread:
             compacted = thread.submit(compact)
             retry(stop=stop_after_attempt(5), retry=retry_if_exception_type(TransientError))(
-                lake.merge
+                merged.merge
             )()
             compacted.result()
-        lake.check()
+        merged.check()
 
 
 def test_random_changes_with_deletion_vectors_leave_the_rows_of_the_model(

@@ -1,9 +1,9 @@
-"""Steps whose object store refuses all requests from some moment on.
+"""Steps whose object store refuses all requests from some moment on, or loses an answer.
 
-The store answers 403 to each request, as when a role is withdrawn or a token expires. When it
-accepts requests again, the same command completes, or has nothing left to do. If a plan is still
-open, `ingest` completes it. Kafka is in memory, and PyArrow and delta-rs replace Spark
-(tests/support/store_home.py).
+The store answers 403 to each request, as when a role is withdrawn or a token expires. Or it stores
+a commit, and the connection ends before its answer. Later, the same command completes, or has
+nothing left to do. If a plan is still open, `ingest` completes it. Kafka is in memory, and PyArrow
+and delta-rs replace Spark (tests/support/store_home.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.request_counts import RequestCounter
+from tests.support.request_counts import RequestCounter, Requests
 from tests.support.request_steps import counted_home
 from tests.support.store_home import NEXT_PLAN, PIPELINE, StoreHome
 from tidemark.core.errors import ExitCode
@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.store, pytest.mark.faults]
 
 POINTS = 4
 """Number of points of a step at which the refusal begins, evenly spaced from its first request."""
+COMMITS = 10
+"""Largest number of commits of a step."""
 WHY = ("--reason", "a test")
 
 
@@ -74,22 +76,22 @@ class Prepared:
     Attributes:
         home: The home.
         counter: The proxy in front of the store.
-        ends: Number of requests and final state of each step.
+        ends: The requests and the final state of each step.
     """
 
     home: StoreHome
     counter: RequestCounter
-    ends: dict[str, tuple[int, Any]] = field(default_factory=dict)
+    ends: dict[str, tuple[Requests, Any]] = field(default_factory=dict)
 
-    def undisturbed(self, step: str) -> tuple[int, Any]:
-        """Return the number of requests of a step, and the state after the step and a run."""
+    def undisturbed(self, step: str) -> tuple[Requests, Any]:
+        """Return the requests of a step, and the state after the step and a run."""
         if step not in self.ends:
             prepare, words = STEPS[step]
             self.home.place(_place(step, "undisturbed"))
             prepare(self.home)
             self.counter.take()
             self.home.command(*words)
-            requests = self.counter.take().total()
+            requests = self.counter.take()
             self.ends[step] = requests, state(self.home)
         return self.ends[step]
 
@@ -108,13 +110,35 @@ def state(home: StoreHome) -> Any:
         )
         for table in (f"bronze/{PIPELINE}", f"silver/{PIPELINE}", f"silver/{PIPELINE}_latest")
     }
-    return rows, [each["state"] for each in home.command("status", PIPELINE)]
+    # An event has a row for each of its ranges.
+    ranges = pa.table(DeltaTable(f"{home.lakehouse}/control/offset_ranges").scan()).to_pylist()
+    kinds = {each["event_number"]: each["event"] for each in ranges}
+    assert sorted(kinds) == [*range(1, len(kinds) + 1)]
+    results = sorted(
+        (each["plan_sequence"], each["check"])
+        for each in pa.table(DeltaTable(f"{home.lakehouse}/quality/results").scan()).to_pylist()
+    )
+    states = [each["state"] for each in home.command("status", PIPELINE)]
+    return rows, (len(ranges), sorted(kinds.values())), results, states
+
+
+def commits_of(requests: Requests) -> int:
+    """Return how often a client has written a commit."""
+    return sum(number for each, number in requests.items() if each.kind == "log PUT")
+
+
+def repeat(home: StoreHome, words: Sequence[str]) -> None:
+    """Repeat a step that failed."""
+    code, printed, errors = home.attempt(*words)
+    if "PlanStillOpen" in printed:
+        code, printed, errors = home.attempt("ingest", PIPELINE, "--plan", str(NEXT_PLAN))
+    assert code == ExitCode.OK or "NothingToDo" in printed, printed + errors
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
     with counted_home(tmp_path_factory.mktemp("store")) as (home, counter):
-        points = ("undisturbed", *map(str, range(POINTS)))
+        points = ("undisturbed", *map(str, range(POINTS)), *(f"c{n}" for n in range(COMMITS)))
         home.prepare(*(_place(step, point) for step in STEPS for point in points))
         yield Prepared(home, counter)
 
@@ -128,13 +152,31 @@ def test_a_step_that_the_store_refuses_ends_with_storage_refused_and_can_be_repe
     home, (prepare, words) = prepared.home, STEPS[step]
     home.place(_place(step, str(point)))
     prepare(home)
-    with prepared.counter.refused(after=point * requests // POINTS):
+    with prepared.counter.refused(after=point * requests.total() // POINTS):
         code, printed, errors = home.attempt(*words)
     assert code in (ExitCode.REFUSED, ExitCode.TRANSIENT, ExitCode.UNKNOWN_OUTCOME), errors
     assert set(re.findall(r'"error": "(\w+)"', printed)) == {"StorageRefused"}
-
-    code, printed, errors = home.attempt(*words)
-    if "PlanStillOpen" in printed:
-        code, printed, errors = home.attempt("ingest", PIPELINE, "--plan", str(NEXT_PLAN))
-    assert code == ExitCode.OK or "NothingToDo" in printed, printed + errors
+    repeat(home, words)
     assert state(home) == expected
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_commit_whose_answer_is_lost_is_found_and_made_once(
+    prepared: Prepared, step: str
+) -> None:
+    """Each commit of the step in turn."""
+    requests, expected = prepared.undisturbed(step)
+    home, (prepare, words) = prepared.home, STEPS[step]
+    commits = commits_of(requests)
+    assert 0 < commits <= COMMITS
+    for commit in range(commits):
+        home.place(_place(step, f"c{commit}"))
+        prepare(home)
+        with prepared.counter.lost_answer(commit):
+            code, printed, errors = home.attempt(*words)
+        # The lost answer made a client write again.
+        assert commits_of(prepared.counter.take()) > commits
+        if code != ExitCode.OK:
+            assert code in (ExitCode.TRANSIENT, ExitCode.UNKNOWN_OUTCOME), printed + errors
+            repeat(home, words)
+        assert state(home) == expected
