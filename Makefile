@@ -30,6 +30,15 @@ FREE_GB := $(if $(wildcard $(INSTALLED)),1,5)
 KAFKA_PORT ?=
 PORT ?=
 
+# Object store of the tables, for `make setup`. The jars of a store that was set up before stay.
+# Only the command line sets it: other programs may use the variable STORE.
+ifneq ($(origin STORE),command line)
+STORE :=
+endif
+KNOWN_STORES := $(notdir $(patsubst %/,%,$(dir $(wildcard include/jvm/stores/*/ivy.xml))))
+STORES_SET_UP = $(sort $(STORE) \
+    $(notdir $(patsubst %/,%,$(dir $(wildcard .tidemark/jvm/stores/*/verified)))))
+
 # Removes the line of each installed package from uv's output.
 WITHOUT_LIST := sed -u '/^ [-+~] /d'
 
@@ -82,12 +91,22 @@ $(INSTALLED_DEV): $(INSTALLED)
 jvm: $(INSTALLED)
 	@$(PYTHON) include/jvm/fetch.py --heading "[3/4] JVM parts: Delta, Kafka (minutes the first time)"
 
+.PHONY: store-jars
+store-jars: jvm
+	$(if $(filter-out $(KNOWN_STORES),$(STORE)),\
+	    $(error STORE=$(STORE) is unknown, expected one of: $(KNOWN_STORES)))
+	@for store in $(STORES_SET_UP); do \
+	    $(PYTHON) include/jvm/fetch.py --parts include/jvm/stores/$$store \
+	        --into .tidemark/jvm/stores/$$store --heading "[+] Jars for tables in $$store (15 MB)"; \
+	    $(PYTHON) include/jvm/build.py include/jvm/stores/$$store .tidemark/jvm/stores/$$store/own; \
+	done
+
 .PHONY: archive
 archive: jvm
 	@$(PYTHON) include/jvm/archive.py --heading "[4/4] Class archive, for faster starts of Spark (a minute)"
 
 .PHONY: setup
-setup: preflight $(INSTALLED) jvm archive ## Install all that Tidemark needs to run (.venv, .tidemark/jvm)
+setup: preflight $(INSTALLED) jvm store-jars archive ## Install all that Tidemark needs to run; for tables in S3: make setup STORE=s3
 	@[ -z "$(filter $@,$(MAKECMDGOALS))" ] || echo "Set-up complete. Next: make up, or read docs/tutorial.md"
 
 .PHONY: registry
@@ -124,6 +143,7 @@ prometheus:
 TEST_PARTS := registry stores browser prometheus
 
 .PHONY: setup-dev
+setup-dev: STORE := s3
 setup-dev: setup $(INSTALLED_DEV) $(TEST_PARTS) ## Install the tools for checks and tests as well
 	@[ -z "$(filter $@,$(MAKECMDGOALS))" ] || echo "Set-up complete. Next: make check"
 
@@ -173,7 +193,8 @@ static-checks: $(INSTALLED_DEV)
 	@echo "== architecture" && lint-imports
 
 .PHONY: checked
-checked: $(INSTALLED_DEV) jvm $(TEST_PARTS)
+checked: STORE := s3
+checked: $(INSTALLED_DEV) jvm store-jars $(TEST_PARTS)
 	@# The first time, both take most of a minute on one core.
 	@$(MAKE) --jobs 2 archive static-checks
 

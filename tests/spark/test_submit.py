@@ -107,6 +107,7 @@ def test_local_mode_alone_authenticates_and_listens_on_the_loopback_address(
             "spark.authenticate=true",
             "spark.driver.bindAddress=127.0.0.1",
             "spark.executor.killOnFatalError.depth=0",
+            "spark.hadoop.fs.s3a.buffer.dir=${env.SPARK_LOCAL_DIRS}",
             "ip 127.0.0.1",
         ]
     else:

@@ -87,7 +87,7 @@ class App:
                 needed=WITHOUT_CREDENTIALS,
                 seen=CREDENTIALS,
                 advice="Remove them from the variable, and give credentials by the machine's role "
-                "or the storage's own variables (docs/how-to/clusters.md, Storage).",
+                "or the storage's own variables (docs/how-to/storage.md).",
             )
         if lakehouse and has_spaces(lakehouse):
             raise SetupError(

@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tidemark.spark.engine import TOKEN_VARIABLE, Engine, Server, Submit, engine_of
+from tidemark.spark.engine import (
+    TOKEN_VARIABLE,
+    Engine,
+    Server,
+    Submit,
+    engine_of,
+    without_secrets,
+)
+from tidemark.spark.stores import store_settings, store_variables
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
 
@@ -63,8 +71,14 @@ class Engines:
         from tidemark.spark.server import SparkServer
         from tidemark.spark.settings import server_settings
 
-        settings = server_settings(self.layout, records=records, log_to_file=log_to_file)
-        return SparkServer(self.layout.spark, self.environ, settings, port=port)
+        settings = server_settings(
+            self.layout,
+            store_settings(self.layout, self.environ),
+            records=records,
+            log_to_file=log_to_file,
+        )
+        environ = {**self.environ, **store_variables(self.layout, self.environ)}
+        return SparkServer(self.layout.spark, environ, settings, port=port)
 
     def check(self, server: Server, specs: Sequence[PipelineSpec]) -> None:
         """Raise an error if some pipelines cannot use a Spark Connect server.
@@ -110,7 +124,12 @@ class Engines:
         """
         from tidemark.spark.settings import submit_settings
 
-        return submit_settings(self.layout, spec.spark, offsets)
+        store = store_settings(self.layout, self.environ)
+        return submit_settings(self.layout, {**store, **spec.spark}, offsets)
+
+    def submit_environment(self) -> dict[str, str]:
+        """Return the environment of a job by spark-submit, without connections."""
+        return {**without_secrets(self.environ), **store_variables(self.layout, self.environ)}
 
     def _is_own(self, server: Server) -> bool:
         return self.server().status().address == f"sc://{server.host}:{server.port}"

@@ -34,7 +34,7 @@ from tidemark.app.steps import (
 from tidemark.core.errors import ExitCode, TidemarkError
 from tidemark.core.logs import LogFormat, configure_logging
 from tidemark.core.plan import PlanRef
-from tidemark.spark.engine import Engine, JobRun, Server, ShowTasks, Stop, without_secrets
+from tidemark.spark.engine import Engine, JobRun, Server, ShowTasks, Stop
 from tidemark.spark.sessions import Sessions, disable_value_logging
 from tidemark.spark.submit import (
     RESULT_MARKER,
@@ -87,7 +87,7 @@ def run(
             app.spec(plans[0].pipeline), _offsets(app, job, plans)
         ),
         environ={
-            **without_secrets(app.environ),
+            **app.engines.submit_environment(),
             **_connection_variables(app, job, plans),
         },
         print_line=print_line,

@@ -22,6 +22,7 @@ from tidemark.spark.connect import connect_sessions
 from tidemark.spark.engine import Server, without_connect
 from tidemark.spark.sessions import open_application
 from tidemark.spark.settings import local_environment, local_settings, submit_settings
+from tidemark.spark.stores import store_settings, store_variables
 
 
 def register(app: typer.Typer) -> None:
@@ -69,9 +70,12 @@ def _session(tidemark: App, master: str | None) -> Iterator[Any]:
     # Variables for other programs would make PySpark connect to a server.
     for name in os.environ.keys() - without_connect(os.environ).keys():
         del os.environ[name]
+    layout = tidemark.layout
+    store = store_settings(layout, os.environ)
+    os.environ.update(store_variables(layout, os.environ))
     settings = {
         "spark.master": engine.master,
-        **submit_settings(tidemark.layout, engine.settings),
+        **submit_settings(layout, {**store, **engine.settings}),
         **local_settings(engine.master),
     }
     with local_environment(engine.master, os.environ, settings) as variables:

@@ -95,9 +95,7 @@ class UnsafeStorage(TerminalError):
     )
     expected = "storage that refuses a second creation of a file (on S3: PUT with If-None-Match: *)"
     actual = "{reason}"
-    fix = (
-        "Move the lakehouse to storage with conditional writes (docs/how-to/clusters.md, Storage)."
-    )
+    fix = "Move the lakehouse to storage with conditional writes (docs/how-to/storage.md)."
 
 
 _REFUSED = {

@@ -38,7 +38,7 @@ def table_folder(uri: str) -> tuple[FileSystem, str]:
             finding="PyArrow does not support the storage of the table.",
             needed="a path, or a URI that PyArrow and delta-rs both support",
             seen=f"{uri}: {unknown}",
-            advice="See docs/how-to/clusters.md, Storage.",
+            advice="See docs/how-to/storage.md.",
         ) from unknown
 
 

@@ -34,6 +34,7 @@ from tidemark.spark.engine import (
 )
 from tidemark.spark.errors import EngineUnavailable
 from tidemark.spark.settings import LOCAL_ENVIRONMENT, LOCAL_SETTINGS, LOOPBACK
+from tidemark.spark.stores import BUFFERS, LOG_STORES
 from tidemark.spark.submit import search_path
 from tidemark.spark.workers import CODE_DIGEST
 
@@ -156,8 +157,8 @@ class SparkServer:
         if state.code != self._code():
             raise SetupError.of_engine(
                 engine="The Spark Connect server of this machine",
-                mismatch="another version of tidemark started it",
-                needed="a server of this version",
+                mismatch="another version of tidemark, or another set-up, started it",
+                needed="a server of this version and set-up",
                 advice="Restart it: `tidemark spark stop`, then `tidemark spark start`.",
             )
         try:
@@ -179,6 +180,7 @@ class SparkServer:
             *map(version, ("pyspark", "delta-spark")),
             REDACTION,
             *(f"{key}={value}" for key, value in LOCAL_SETTINGS.items()),
+            *(key for key in sorted(self._settings) if key in LOG_STORES),
             # Options of the JVM depend on the size of jobs; checkouts that share a home have
             # different paths.
             *sorted(each for each in options if each.startswith("-D") and "/" not in each),
@@ -284,6 +286,7 @@ class SparkServer:
             "spark.sql.redaction.string.regex": REDACTION,
             **LOCAL_SETTINGS,
             "spark.local.dir": str(scratch),
+            BUFFERS: str(scratch),
             "spark.driver.extraJavaOptions": " ".join(
                 (
                     self._settings.get("spark.driver.extraJavaOptions", ""),

@@ -12,6 +12,7 @@ from tidemark.core.errors import SetupError
 from tidemark.delta.errors import storage_error
 from tidemark.delta.storage import table_folder
 from tidemark.spark.connect import RESTART_ADVICE, server_error, session_loss
+from tidemark.spark.stores import log_stores
 from tidemark.spark.workers import CODE_DIGEST, worker_code_digest
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def check_requirements(
         checks.java(java_properties)
         checks.redaction(redaction)
         for location in dict.fromkeys(locations):
+            checks.log_store(location)
             checks.files(location)
         if runs_python:
             checks.workers()
@@ -131,6 +133,11 @@ class _Checks:
     def redaction(self, needed: str) -> None:
         """Check the redaction: the server writes plans with their options to its log and pages."""
         for key in ("spark.redaction.string.regex", "spark.sql.redaction.string.regex"):
+            self._require_setting(key, needed)
+
+    def log_store(self, location: str) -> None:
+        """Check that Spark's commits to an object store are conditional."""
+        for key, needed in log_stores(location).items():
             self._require_setting(key, needed)
 
     def files(self, location: str) -> None:

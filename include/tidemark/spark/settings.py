@@ -5,6 +5,7 @@ docs/adr/0005-settings.md has the measurements and the rejected settings.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +14,7 @@ from tempfile import TemporaryDirectory, gettempdir
 from types import MappingProxyType
 
 from tidemark.spark.sessions import SQL_SETTINGS
+from tidemark.spark.stores import BUFFERS, store_jars
 from tidemark.spec.layout import LOG_FOLDER, Layout
 from tidemark.spec.schema_limits import MAX_VALUE_BYTES
 
@@ -62,6 +64,9 @@ _STATIC: Mapping[str, str] = {
 LOOPBACK = "127.0.0.1"
 """The address on which a Spark of this machine alone listens."""
 
+_LOCAL_FOLDERS = "SPARK_LOCAL_DIRS"
+"""Variable with the folders for shuffles and spills; overrides the setting `spark.local.dir`."""
+
 LOCAL_SETTINGS: Mapping[str, str] = {
     # Every user of the machine can connect to the driver's ports. A client of Spark's protocols
     # could fetch blocks with records and with the options of the Kafka source. In local mode Spark
@@ -73,6 +78,8 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     # A task without memory fails alone. By default it would end the process, and on a server the
     # runs of all other pipelines. A cluster replaces such an executor.
     "spark.executor.killOnFatalError.depth": "0",
+    # Files that wait for their upload contain records, as spills do.
+    BUFFERS: f"${{env.{_LOCAL_FOLDERS}}}",
 }
 """Settings of a Spark without executors on other machines. They override all other settings."""
 
@@ -81,9 +88,6 @@ LOCAL_ENVIRONMENT: Mapping[str, str] = {
     "SPARK_LOCAL_IP": LOOPBACK,
 }
 """Environment variables of a Spark without executors on other machines."""
-
-_LOCAL_FOLDERS = "SPARK_LOCAL_DIRS"
-"""Variable with the folders for shuffles and spills; overrides the setting `spark.local.dir`."""
 
 _LOCAL_MASTER = re.compile(r"local(\[(\d+|\*)(\s*,\s*\d+)?\])?")
 """The masters for which Spark creates a secret; all others need one (Spark's `SecurityManager`)."""
@@ -160,7 +164,8 @@ def submit_settings(
         **_STATIC,
         # Not `--jars`, which copies the jars for each application.
         "spark.driver.extraClassPath": jars,
-        "spark.executor.extraClassPath": jars,
+        # The driver has the stores' jars after Spark's own (`store_variables`).
+        "spark.executor.extraClassPath": os.pathsep.join(filter(None, (jars, store_jars(layout)))),
         "spark.pyspark.python": sys.executable,
         "spark.sql.warehouse.dir": str(layout.spark_warehouse),
         LOG_FOLDER: str(layout.logs),

@@ -59,6 +59,11 @@ class Layout:
         return self.jvm / "spark"
 
     @property
+    def store_jars(self) -> tuple[Path, ...]:
+        """Folders of jars for the object stores that are set up."""
+        return tuple(sorted(each for each in self.jvm.glob("stores/*/*") if each.is_dir()))
+
+    @property
     def kafka_jars(self) -> Path:
         """Jars of the embedded broker and Kafka's tools."""
         return self.jvm / "kafka"
