@@ -31,7 +31,7 @@ KAFKA_PORT ?=
 PORT ?=
 
 # Object store of the tables, for `make setup`. The jars of a store that was set up before stay.
-# Only the command line sets it: other programs may use the variable STORE.
+# The environment does not set it, because other programs may use the variable STORE.
 ifneq ($(origin STORE),command line)
 STORE :=
 endif
@@ -97,7 +97,7 @@ store-jars: jvm
 	    $(error STORE=$(STORE) is unknown, expected one of: $(KNOWN_STORES)))
 	@for store in $(STORES_SET_UP); do \
 	    $(PYTHON) include/jvm/fetch.py --parts include/jvm/stores/$$store \
-	        --into .tidemark/jvm/stores/$$store --heading "[+] Jars for tables in $$store (15 MB)"; \
+	        --into .tidemark/jvm/stores/$$store --heading "[+] Jars for tables in $$store"; \
 	    $(PYTHON) include/jvm/build.py include/jvm/stores/$$store .tidemark/jvm/stores/$$store/own; \
 	done
 
@@ -143,7 +143,7 @@ prometheus:
 TEST_PARTS := registry stores browser prometheus
 
 .PHONY: setup-dev
-setup-dev: STORE := s3
+setup-dev: STORE := $(KNOWN_STORES)
 setup-dev: setup $(INSTALLED_DEV) $(TEST_PARTS) ## Install the tools for checks and tests as well
 	@[ -z "$(filter $@,$(MAKECMDGOALS))" ] || echo "Set-up complete. Next: make check"
 
@@ -193,7 +193,7 @@ static-checks: $(INSTALLED_DEV)
 	@echo "== architecture" && lint-imports
 
 .PHONY: checked
-checked: STORE := s3
+checked: STORE := $(KNOWN_STORES)
 checked: $(INSTALLED_DEV) jvm store-jars $(TEST_PARTS)
 	@# The first time, both take most of a minute on one core.
 	@$(MAKE) --jobs 2 archive static-checks

@@ -31,6 +31,11 @@ def spark(layout: Layout) -> Iterator[SparkSession]:
             "spark.driver.memory": "1g",
             "spark.ui.showConsoleProgress": "false",
             "spark.sql.shuffle.partitions": "2",
+            # The tests run many different queries over a few rows. Generating and compiling Java
+            # code for each takes a third of the session's CPU time. The Spark Connect server of the
+            # tests and all jobs by spark-submit do generate code.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         },
     )
     from pyspark.sql import SparkSession

@@ -2,8 +2,9 @@
 
     .venv/bin/python include/jvm/build.py include/jvm/stores/s3 .tidemark/jvm/stores/s3/own
 
-Spark compiles its queries with Janino, so that set-up needs no JDK. Janino supports Java without
-generic types. Exit code 0: the jar is newer than the sources and all jars that they use.
+The compiler is Janino, with which Spark compiles its queries, so set-up needs no JDK. Janino
+supports Java without generic types. Exit code 0: the jar is up to date. 1: the error output has the
+reason.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class BuildFailed(Exception):
 
 
 def ensure(sources: Path, into: Path) -> None:
-    """Compile the sources, unless the jar is newer than they are and than the jars that they use.
+    """Compile the sources, unless the jar is newer than the sources and the installed jars.
 
     Args:
         sources: Folder of the files `*.java`.

@@ -1,9 +1,9 @@
 """Steps whose object store refuses all requests from some moment on, or loses an answer.
 
-The store answers 403 to each request, as when a role is withdrawn or a token expires. Or it stores
-a commit, and the connection ends before its answer. Later, the same command completes, or has
-nothing left to do. If a plan is still open, `ingest` completes it. Kafka is in memory, and PyArrow
-and delta-rs replace Spark (tests/support/store_home.py).
+The store answers 403 to each request, as when a role is withdrawn or a token expires. In other
+tests, the store executes a commit, and the connection ends without an answer. Afterwards, the same
+command completes, or has nothing left to do. If a plan is still open, `ingest` completes it. Kafka
+is in memory, and PyArrow and delta-rs replace Spark (tests/support/store_home.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.store, pytest.mark.faults]
 POINTS = 4
 """Number of points of a step at which the refusal begins, evenly spaced from its first request."""
 COMMITS = 10
-"""Largest number of commits of a step."""
+"""Number of copies of the tables for each step. No step makes more commits."""
 WHY = ("--reason", "a test")
 
 
@@ -101,7 +101,7 @@ def _place(step: str, point: str) -> str:
 
 
 def state(home: StoreHome) -> Any:
-    """Run the pipeline, and return the rows of its tables and the status of each plan."""
+    """Run the pipeline; return rows, events, check results and the states of plans."""
     home.command("run", PIPELINE)
     rows = {
         table: sorted(
@@ -123,7 +123,7 @@ def state(home: StoreHome) -> Any:
 
 
 def commits_of(requests: Requests) -> int:
-    """Return how often a client has written a commit."""
+    """Return the number of PUTs of commits, repeated ones included."""
     return sum(number for each, number in requests.items() if each.kind == "log PUT")
 
 
@@ -161,10 +161,8 @@ def test_a_step_that_the_store_refuses_ends_with_storage_refused_and_can_be_repe
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_commit_whose_answer_is_lost_is_found_and_made_once(
-    prepared: Prepared, step: str
-) -> None:
-    """Each commit of the step in turn."""
+def test_a_commit_whose_answer_is_lost_is_not_made_twice(prepared: Prepared, step: str) -> None:
+    """Lose the answer to each commit of the step in turn."""
     requests, expected = prepared.undisturbed(step)
     home, (prepare, words) = prepared.home, STEPS[step]
     commits = commits_of(requests)

@@ -23,11 +23,13 @@ from py4j.protocol import Py4JJavaError
 from tests.fixtures_stores import PlaceIn
 from tests.support.commands import Command
 from tests.support.kafka_judge import read_ranges
+from tests.support.plans import make_spec
 from tests.support.request_counts import RequestCounter
 from tests.support.scripts import load_script
 from tests.support.stores import Store
 from tests.support.topics import make_topic
 from tests.support.transactions import Record, produce_records
+from tidemark.app.engines import Engines
 from tidemark.core.errors import ExitCode, SetupError
 from tidemark.local.broker import BrokerStatus
 from tidemark.spark.server import SparkServer
@@ -39,11 +41,12 @@ from tidemark.spark.settings import (
     submit_settings,
 )
 from tidemark.spark.stores import (
-    BUFFERS,
     CLASS_PATH_VARIABLE,
     LOG_STORES,
+    S3A_BUFFER_FOLDER,
+    class_path_variable,
+    endpoint_settings,
     store_settings,
-    store_variables,
 )
 from tidemark.spec.layout import Layout
 
@@ -56,46 +59,54 @@ ENDPOINT = "spark.hadoop.fs.s3a.endpoint"
 def set_up(tmp_path: Path) -> Layout:
     """A checkout with the jars of S3, and local tables."""
     layout = Layout(project=tmp_path, home=tmp_path)
-    for name in ("jars", "own"):
-        (layout.jvm / "stores" / "s3" / name).mkdir(parents=True)
-    (layout.jvm / "stores" / "s3" / "verified").touch()
+    for name in ("jars/sdk.jar", "own/tidemark.jar", ".incoming/jars/sdk.jar"):
+        jar = layout.jvm / "stores" / "s3" / name
+        jar.parent.mkdir(parents=True)
+        jar.touch()
     return layout
 
 
-def test_without_the_jars_of_a_store_spark_gets_no_settings_for_it(tmp_path: Path) -> None:
-    layout = Layout(project=tmp_path, home=tmp_path, lakehouse_root="s3://lake")
-    assert store_settings(layout, {"AWS_ENDPOINT_URL": "http://host"}) == {}
-
-
 @pytest.mark.parametrize("lakehouse", [None, "s3://lake/house", "s3a://lake/house"])
-def test_every_commit_to_s3_is_conditional(set_up: Layout, lakehouse: str | None) -> None:
+def test_the_log_store_is_set_wherever_the_lakehouse_is(
+    set_up: Layout, lakehouse: str | None
+) -> None:
     """A target may be in S3 although the other tables are not."""
-    settings = store_settings(replace(set_up, lakehouse_root=lakehouse), {})
+    settings = submit_settings(replace(set_up, lakehouse_root=lakehouse), {})
     assert LOG_STORES.items() <= settings.items()
     # The protocol of S3's committer applies to all writes.
     assert ("spark.sql.sources.commitProtocolClass" in settings) == (lakehouse is not None)
 
 
-def test_the_environment_of_the_store_becomes_settings_without_credentials(set_up: Layout) -> None:
+def test_a_job_with_a_table_in_s3_is_refused_until_its_jars_are_set_up(
+    set_up: Layout, tmp_path: Path
+) -> None:
+    spec = make_spec(target="s3a://lake/events")
+    plain = replace(set_up, project=tmp_path / "plain")
+    with pytest.raises(SetupError, match="make setup STORE=s3"):
+        Engines(plain, {}).submit_settings(spec)
+    assert Engines(plain, {}).submit_settings(replace(spec, target="bronze/events"))
+    assert Engines(set_up, {}).submit_settings(spec)
+
+
+def test_the_environment_of_the_store_becomes_settings_without_credentials() -> None:
     environ = {**SECRETS, "AWS_ENDPOINT_URL": "http://host:9000", "AWS_REGION": "eu-central-1"}
-    found = store_settings(set_up, environ)
-    assert found[ENDPOINT] == "http://host:9000"
-    assert found["spark.hadoop.fs.s3a.path.style.access"] == "true"
-    assert found["spark.hadoop.fs.s3a.endpoint.region"] == "eu-central-1"
-    assert "canary" not in str(found)
-    amazon = store_settings(set_up, {"AWS_DEFAULT_REGION": "eu-west-1"})
-    assert amazon["spark.hadoop.fs.s3a.endpoint.region"] == "eu-west-1"
-    assert {ENDPOINT, "spark.hadoop.fs.s3a.path.style.access"} & set(amazon) == set()
+    assert endpoint_settings(environ) == {
+        ENDPOINT: "http://host:9000",
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+        "spark.hadoop.fs.s3a.endpoint.region": "eu-central-1",
+    }
+    amazon = {"AWS_DEFAULT_REGION": "eu-west-1"}
+    assert endpoint_settings(amazon) == {"spark.hadoop.fs.s3a.endpoint.region": "eu-west-1"}
 
 
 def test_executors_and_drivers_have_the_jars_of_the_stores(set_up: Layout, tmp_path: Path) -> None:
     """The driver has them after Spark's own jars, so that the class archive stays valid."""
     plain, layout = replace(set_up, project=tmp_path / "plain"), set_up
-    assert store_variables(plain, {}) == {}
+    assert class_path_variable(plain, {}) == {}
     assert submit_settings(plain, {})["spark.executor.extraClassPath"] == f"{plain.spark_jars}/*"
     stores = f"{layout.jvm}/stores/s3/jars/*:{layout.jvm}/stores/s3/own/*"
     given = {CLASS_PATH_VARIABLE: "/opt/hadoop/*"}
-    assert store_variables(layout, given) == {CLASS_PATH_VARIABLE: f"/opt/hadoop/*:{stores}"}
+    assert class_path_variable(layout, given) == {CLASS_PATH_VARIABLE: f"/opt/hadoop/*:{stores}"}
     settings = submit_settings(layout, {})
     assert settings["spark.executor.extraClassPath"] == f"{layout.spark_jars}/*:{stores}"
     assert settings["spark.driver.extraClassPath"] == f"{layout.spark_jars}/*"
@@ -114,7 +125,7 @@ def test_a_server_with_unconditional_commits_to_s3_is_refused(scheme: str) -> No
     checks.log_store("/lake/house")
 
 
-class LogStore:
+class JvmLogStore:
     """The log store of commits to S3, in a JVM without Spark.
 
     Args:
@@ -126,7 +137,7 @@ class LogStore:
     def __init__(self, jvm: Any, layout: Layout, environ: dict[str, str]) -> None:
         self._jvm = jvm
         self._configuration = jvm.org.apache.hadoop.conf.Configuration()
-        settings = store_settings(layout, environ)
+        settings = {**store_settings(layout), **endpoint_settings(environ)}
         for name, value in settings.items():
             self._configuration.set(name.removeprefix("spark.hadoop."), value)
         name = settings["spark.delta.logStore.s3.impl"]
@@ -150,19 +161,19 @@ class LogStore:
 
 
 @contextmanager
-def log_store(layout: Layout, environ: dict[str, str]) -> Iterator[LogStore]:
+def log_store(layout: Layout, environ: dict[str, str]) -> Iterator[JvmLogStore]:
     """Yield the log store for an S3 server."""
     build = load_script("build")
     folders = (layout.spark_jars, build.pyspark() / "jars", *layout.store_jars)
     with build.java(jar for folder in folders for jar in folder.glob("*.jar")) as gateway:
-        yield LogStore(gateway.jvm, layout, environ)
+        yield JvmLogStore(gateway.jvm, layout, environ)
 
 
 REFUSED = "java.nio.file.FileAlreadyExistsException"
 
 
 @pytest.mark.store
-def test_of_two_spark_drivers_that_commit_one_version_s3_refuses_the_second(
+def test_s3_refuses_the_second_commit_of_one_version(
     layout: Layout, conditional_store: Store, place_in: PlaceIn
 ) -> None:
     """Delta's own log store for S3 would let both succeed on different machines."""
@@ -184,7 +195,7 @@ def test_of_two_spark_drivers_that_commit_one_version_s3_refuses_the_second(
             assert logs.read(uri) == [str(ends.index(""))]
 
 
-def test_files_before_their_upload_are_in_a_folder_of_this_user_alone(
+def test_files_that_wait_for_their_upload_are_private(
     layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By default, S3A writes them to a folder that all users of the machine can read."""
@@ -195,17 +206,17 @@ def test_files_before_their_upload_are_in_a_folder_of_this_user_alone(
         build = load_script("build")
         with build.java((build.pyspark() / "jars").glob("*.jar")) as gateway:
             configuration = gateway.jvm.org.apache.hadoop.conf.Configuration()
-            configuration.set("buffers", local_settings("local[2]")[BUFFERS])
+            configuration.set("buffers", local_settings("local[2]")[S3A_BUFFER_FOLDER])
             assert configuration.get("buffers") == folder
     server = SparkServer(tmp_path / "spark", {}, server_settings(layout))
     server._prepare(0)
     text = (tmp_path / "spark" / "server.properties").read_text()
-    (line,) = [each for each in text.splitlines() if each.startswith(BUFFERS)]
+    (line,) = [each for each in text.splitlines() if each.startswith(S3A_BUFFER_FOLDER)]
     assert line.endswith("scratch-0")
 
 
 @contextmanager
-def proxied_log_store(layout: Layout, store: Store) -> Iterator[tuple[LogStore, RequestCounter]]:
+def proxied_log_store(layout: Layout, store: Store) -> Iterator[tuple[JvmLogStore, RequestCounter]]:
     """Yield the log store for an S3 server behind a proxy."""
     with RequestCounter(int(store.environ["AWS_ENDPOINT_URL"].rpartition(":")[2])) as counter:
         environ = {**store.environ, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{counter.port}"}
@@ -229,16 +240,16 @@ def test_a_commit_of_spark_whose_answer_is_lost_succeeds(
 
 
 @pytest.mark.store
-def test_a_commit_of_spark_beside_a_failing_one_is_repeated(
+def test_a_commit_is_repeated_after_conflicts_up_to_a_limit(
     layout: Layout, conditional_store: Store, place_in: PlaceIn
 ) -> None:
     """S3 answers 409 while another write is in progress, which may then fail."""
     uri = f"{place_in(conditional_store)}/_delta_log/0.json"
     with proxied_log_store(layout, conditional_store) as (logs, counter):
-        counter.conflicts(3)
+        counter.refuse_commits(3)
         assert logs.write(uri, ["mine"]) == ""
         assert logs.read(uri) == ["mine"]
-        counter.conflicts(100)
+        counter.refuse_commits(100)
         assert logs.write(uri.replace("0.json", "1.json"), ["mine"]).endswith("Exception")
         assert counter.take().total() < 50
 
@@ -257,7 +268,9 @@ decode:
 """
 
 
-def _commands(command: Command, broker: BrokerStatus, topic: str, master: Sequence[str]) -> None:
+def check_pipeline(
+    command: Command, broker: BrokerStatus, topic: str, master: Sequence[str]
+) -> None:
     """Run, undo and repeat a plan, and compare each table with the topic."""
 
     def records(first: int) -> None:
@@ -303,7 +316,7 @@ def _commands(command: Command, broker: BrokerStatus, topic: str, master: Sequen
     } == newest
     assert len(latest) == len(newest)
 
-    # Only Spark's log store writes this metadata.
+    # Only `ConditionalS3LogStore` writes this metadata.
     objects = obstore.store.from_url(f"{lake}/silver/events_latest/_delta_log")
     commits = DeltaTable(f"{lake}/silver/events_latest").history()
     merges = [each["version"] for each in commits if each["operation"] == "MERGE"]
@@ -334,11 +347,11 @@ def test_all_tables_of_a_pipeline_are_exact_in_s3(
     specs.mkdir()
     (specs / "events.yaml").write_text(SPEC.format(topic=topic))
     if engine == "spark-submit":
-        _commands(by_submit, broker, topic, ("--master", "local[2]"))
+        check_pipeline(by_submit, broker, topic, ("--master", "local[2]"))
         return
     started = by_submit("spark", "start")
     try:
         assert started.code == ExitCode.OK, started.out + started.err
-        _commands(by_submit, broker, topic, ())
+        check_pipeline(by_submit, broker, topic, ())
     finally:
         by_submit("spark", "stop")

@@ -8,7 +8,7 @@ with RequestCounter(port) as counter:
 
 The proxy can also kill a process at one of its requests (`kill_at`). It can refuse all requests
 after a number of them (`refused`), or lose the answer to a commit (`lost_answer`). It can also
-answer that another write is in progress (`conflicts`).
+answer that another write is in progress (`refuse_commits`).
 """
 
 from __future__ import annotations
@@ -41,16 +41,17 @@ _TABLES = {
 }
 """Tables by a part of the names of their objects. The first part in a name decides."""
 _LENGTH = re.compile(rb"^content-length: *(\d+)", re.IGNORECASE | re.MULTILINE)
+_CHUNKED = re.compile(rb"^transfer-encoding: *chunked", re.IGNORECASE | re.MULTILINE)
 _REFUSAL = (
     b"403 Forbidden",
     b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>",
 )
+"""Status and body of the answer of S3 to a request without the right."""
 _CONFLICT = (
     b"409 Conflict",
     b"<Error><Code>ConditionalRequestConflict</Code><Message>Try again</Message></Error>",
 )
-"""Status and body of an answer."""
-_CHUNKED = re.compile(rb"^transfer-encoding: *chunked", re.IGNORECASE | re.MULTILINE)
+"""Status and body of the answer of S3 to a write beside another one."""
 
 
 class Request(NamedTuple):
@@ -113,7 +114,7 @@ class _CountingProxy(Proxy):
         kill: The process to kill at the request that makes `counts` this long; None for none.
         refused_after: Number of requests after which the proxy refuses all others; None for never.
         lost_commit: Number of the commit whose answer gets lost, from 0; None for none.
-        conflicts: Number of the next commits that the proxy refuses with 409.
+        conflicts_left: Number of the next commits that the proxy refuses with 409.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -124,7 +125,7 @@ class _CountingProxy(Proxy):
         self.kill: Kill | None = None
         self.refused_after: int | None = None
         self.lost_commit: int | None = None
-        self.conflicts = 0
+        self.conflicts_left = 0
         self._unanswered: Connection | None = None
 
     def take(self) -> Requests:
@@ -141,9 +142,9 @@ class _CountingProxy(Proxy):
         method, target, _ = head.decode("latin-1").split(" ", 2)
         request = request_of(method, target)
         self._count(request, connection)
-        is_conflict = request.kind == "log PUT" and self.conflicts > 0
+        is_conflict = request.kind == "log PUT" and self.conflicts_left > 0
         if is_conflict:
-            self.conflicts -= 1
+            self.conflicts_left -= 1
         is_refused = is_conflict or (
             self.refused_after is not None and self.counts.total() > self.refused_after
         )
@@ -301,7 +302,7 @@ class RequestCounter:
 
     @contextmanager
     def lost_answer(self, commit: int) -> Iterator[None]:
-        """Reset the counts, and lose the answer to one commit of this block, which the store has.
+        """Reset the counts, and drop the answer to one commit of this block. The store keeps it.
 
         Args:
             commit: Number of the commit, from 0.
@@ -313,9 +314,9 @@ class RequestCounter:
         finally:
             self._ask("lost_commit", None)
 
-    def conflicts(self, commits: int) -> None:
+    def refuse_commits(self, commits: int) -> None:
         """Refuse the next commits with 409, as S3 does while another write is in progress."""
-        self._ask("conflicts", commits)
+        self._ask("conflicts_left", commits)
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:

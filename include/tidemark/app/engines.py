@@ -14,7 +14,7 @@ from tidemark.spark.engine import (
     engine_of,
     without_secrets,
 )
-from tidemark.spark.stores import store_settings, store_variables
+from tidemark.spark.stores import check_log_stores, class_path_variable, endpoint_settings
 from tidemark.spec.layout import Layout
 from tidemark.spec.model import PipelineSpec
 
@@ -73,11 +73,11 @@ class Engines:
 
         settings = server_settings(
             self.layout,
-            store_settings(self.layout, self.environ),
+            endpoint_settings(self.environ),
             records=records,
             log_to_file=log_to_file,
         )
-        environ = {**self.environ, **store_variables(self.layout, self.environ)}
+        environ = {**self.environ, **class_path_variable(self.layout, self.environ)}
         return SparkServer(self.layout.spark, environ, settings, port=port)
 
     def check(self, server: Server, specs: Sequence[PipelineSpec]) -> None:
@@ -102,8 +102,7 @@ class Engines:
         from tidemark.spark.server_requirements import check_requirements
         from tidemark.spark.settings import AVRO_LIMITS
 
-        targets = [each for spec in specs for each in spec.targets.values()]
-        tables = [self.layout.data_table(each) for each in targets]
+        tables = [table for spec in specs for table in self._tables(spec)]
         elsewhere = [each for each in tables if not each.startswith(f"{self.layout.lakehouse}/")]
         with connect_sessions(server, {}) as sessions:
             check_requirements(
@@ -121,15 +120,31 @@ class Engines:
             spec: The pipeline of the job, or one of several with the same Spark settings.
             offsets: Maximum number of offsets that the job reads, which selects the settings of the
                 JVM; None if it is unknown.
+
+        Raises:
+            SetupError: A table is in S3, whose jars are not set up.
         """
+        settings = self.application_settings(spec.spark, offsets)
+        check_log_stores([self.layout.lakehouse, *self._tables(spec)], settings)
+        return settings
+
+    def application_settings(
+        self, overrides: Mapping[str, str], offsets: int | None = None
+    ) -> dict[str, str]:
+        """Return the settings of an application; see `submit_settings`."""
         from tidemark.spark.settings import submit_settings
 
-        store = store_settings(self.layout, self.environ)
-        return submit_settings(self.layout, {**store, **spec.spark}, offsets)
+        return submit_settings(
+            self.layout, {**endpoint_settings(self.environ), **overrides}, offsets
+        )
 
-    def submit_environment(self) -> dict[str, str]:
-        """Return the environment of a job by spark-submit, without connections."""
-        return {**without_secrets(self.environ), **store_variables(self.layout, self.environ)}
+    def application_environment(self) -> dict[str, str]:
+        """Return the environment of an application: the process's without secrets, and the jars."""
+        variables = class_path_variable(self.layout, self.environ)
+        return {**without_secrets(self.environ), **variables}
+
+    def _tables(self, spec: PipelineSpec) -> list[str]:
+        return [self.layout.data_table(target) for target in spec.targets.values()]
 
     def _is_own(self, server: Server) -> bool:
         return self.server().status().address == f"sc://{server.host}:{server.port}"

@@ -87,7 +87,7 @@ def run(
             app.spec(plans[0].pipeline), _offsets(app, job, plans)
         ),
         environ={
-            **app.engines.submit_environment(),
+            **app.engines.application_environment(),
             **_connection_variables(app, job, plans),
         },
         print_line=print_line,

@@ -21,8 +21,8 @@ from tidemark.cli.progress import waiting
 from tidemark.spark.connect import connect_sessions
 from tidemark.spark.engine import Server, without_connect
 from tidemark.spark.sessions import open_application
-from tidemark.spark.settings import local_environment, local_settings, submit_settings
-from tidemark.spark.stores import store_settings, store_variables
+from tidemark.spark.settings import local_environment, local_settings
+from tidemark.spark.stores import class_path_variable
 
 
 def register(app: typer.Typer) -> None:
@@ -70,12 +70,10 @@ def _session(tidemark: App, master: str | None) -> Iterator[Any]:
     # Variables for other programs would make PySpark connect to a server.
     for name in os.environ.keys() - without_connect(os.environ).keys():
         del os.environ[name]
-    layout = tidemark.layout
-    store = store_settings(layout, os.environ)
-    os.environ.update(store_variables(layout, os.environ))
+    os.environ.update(class_path_variable(tidemark.layout, os.environ))
     settings = {
         "spark.master": engine.master,
-        **submit_settings(layout, {**store, **engine.settings}),
+        **tidemark.engines.application_settings(engine.settings),
         **local_settings(engine.master),
     }
     with local_environment(engine.master, os.environ, settings) as variables:

@@ -27,6 +27,7 @@ from tidemark.delta.delta_errors import translate_delta_errors
 from tidemark.delta.errors import StorageRefused, UnsafeStorage
 from tidemark.delta.live_files import table_filesystem, write_file
 from tidemark.delta.unreferenced_files import TRIAL_PREFIX
+from tidemark.spec.targets import S3_ENDPOINTS
 
 PROOF_PREFIX = "tidemark.lake.storage"
 """Prefix of the names of transactions that store a passed test."""
@@ -34,7 +35,7 @@ PROOF_PREFIX = "tidemark.lake.storage"
 _ONCE = CommitProperties(max_commit_retries=0)
 _COLUMNS = Schema([Field("value", DataType.int64())])
 _ENDPOINTS = (
-    *("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    *S3_ENDPOINTS,
     *("AZURE_STORAGE_ENDPOINT", "GOOGLE_BASE_URL"),
 )
 """Variables that select another server for a URI; delta-rs reads them from the environment."""

@@ -54,7 +54,6 @@ _STOPPED_CONTEXT = "Cannot call methods on a stopped SparkContext"
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '[\w.]+'")
 _MISSING_SOURCE = re.compile(
     r"Failed to find (?:the )?data source: [\w.]*\w|plugin class not found"
-    r"|No FileSystem for scheme \"?\w+\"?"
 )
 
 _ERROR_NUMBERS = {
@@ -246,8 +245,8 @@ def _setup_error(chain: list[_Cause]) -> SetupError | None:
                 finding="Spark lacks a class or a data source.",
                 needed="the jars of `make setup` on the class path of the driver and the executors",
                 seen=source[0] if source else f"{name}: {each.message}"[:_LONGEST_CAUSE],
-                advice="Run `make setup`, for tables in S3 `make setup STORE=s3`. For a cluster, "
-                "see docs/how-to/clusters.md.",
+                advice="Run `make setup`; for tables in S3, run `make setup STORE=s3`. For a "
+                "cluster, see docs/how-to/clusters.md.",
             )
     return None
 

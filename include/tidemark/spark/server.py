@@ -34,7 +34,7 @@ from tidemark.spark.engine import (
 )
 from tidemark.spark.errors import EngineUnavailable
 from tidemark.spark.settings import LOCAL_ENVIRONMENT, LOCAL_SETTINGS, LOOPBACK
-from tidemark.spark.stores import BUFFERS, LOG_STORES
+from tidemark.spark.stores import LOG_STORES, S3A_BUFFER_FOLDER
 from tidemark.spark.submit import search_path
 from tidemark.spark.workers import CODE_DIGEST
 
@@ -157,8 +157,8 @@ class SparkServer:
         if state.code != self._code():
             raise SetupError.of_engine(
                 engine="The Spark Connect server of this machine",
-                mismatch="another version of tidemark, or another set-up, started it",
-                needed="a server of this version and set-up",
+                mismatch="it was started by another version of tidemark, or with other jars",
+                needed="a server of this version, with the jars of this checkout",
                 advice="Restart it: `tidemark spark stop`, then `tidemark spark start`.",
             )
         try:
@@ -173,7 +173,7 @@ class SparkServer:
         return Server(host=HOST, port=state.port, token=token)
 
     def _code(self) -> str:
-        """Return a digest of the parts of a server that an upgrade can change."""
+        """Return a digest of the parts of a server that an upgrade or `make setup` can change."""
         options = self._settings.get("spark.driver.extraJavaOptions", "").split()
         parts = (
             CODE_DIGEST,
@@ -286,7 +286,7 @@ class SparkServer:
             "spark.sql.redaction.string.regex": REDACTION,
             **LOCAL_SETTINGS,
             "spark.local.dir": str(scratch),
-            BUFFERS: str(scratch),
+            S3A_BUFFER_FOLDER: str(scratch),
             "spark.driver.extraJavaOptions": " ".join(
                 (
                     self._settings.get("spark.driver.extraJavaOptions", ""),

@@ -12,7 +12,7 @@ from tidemark.core.errors import SetupError
 from tidemark.delta.errors import storage_error
 from tidemark.delta.storage import table_folder
 from tidemark.spark.connect import RESTART_ADVICE, server_error, session_loss
-from tidemark.spark.stores import log_stores
+from tidemark.spark.stores import log_store
 from tidemark.spark.workers import CODE_DIGEST, worker_code_digest
 
 if TYPE_CHECKING:
@@ -136,9 +136,9 @@ class _Checks:
             self._require_setting(key, needed)
 
     def log_store(self, location: str) -> None:
-        """Check that Spark's commits to an object store are conditional."""
-        for key, needed in log_stores(location).items():
-            self._require_setting(key, needed)
+        """Check that Spark's commits to S3 are conditional."""
+        if setting := log_store(location):
+            self._require_setting(*setting)
 
     def files(self, location: str) -> None:
         """Check that client and server read each other's files."""

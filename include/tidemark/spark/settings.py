@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory, gettempdir
 from types import MappingProxyType
 
 from tidemark.spark.sessions import SQL_SETTINGS
-from tidemark.spark.stores import BUFFERS, store_jars
+from tidemark.spark.stores import S3A_BUFFER_FOLDER, store_class_path, store_settings
 from tidemark.spec.layout import LOG_FOLDER, Layout
 from tidemark.spec.schema_limits import MAX_VALUE_BYTES
 
@@ -79,7 +79,7 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     # runs of all other pipelines. A cluster replaces such an executor.
     "spark.executor.killOnFatalError.depth": "0",
     # Files that wait for their upload contain records, as spills do.
-    BUFFERS: f"${{env.{_LOCAL_FOLDERS}}}",
+    S3A_BUFFER_FOLDER: f"${{env.{_LOCAL_FOLDERS}}}",
 }
 """Settings of a Spark without executors on other machines. They override all other settings."""
 
@@ -162,10 +162,13 @@ def submit_settings(
     ]
     return {
         **_STATIC,
+        **store_settings(layout),
         # Not `--jars`, which copies the jars for each application.
         "spark.driver.extraClassPath": jars,
-        # The driver has the stores' jars after Spark's own (`store_variables`).
-        "spark.executor.extraClassPath": os.pathsep.join(filter(None, (jars, store_jars(layout)))),
+        # The driver has the stores' jars after Spark's own (`class_path_variable`).
+        "spark.executor.extraClassPath": os.pathsep.join(
+            filter(None, (jars, store_class_path(layout)))
+        ),
         "spark.pyspark.python": sys.executable,
         "spark.sql.warehouse.dir": str(layout.spark_warehouse),
         LOG_FOLDER: str(layout.logs),

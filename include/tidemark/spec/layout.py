@@ -60,8 +60,9 @@ class Layout:
 
     @property
     def store_jars(self) -> tuple[Path, ...]:
-        """Folders of jars for the object stores that are set up."""
-        return tuple(sorted(each for each in self.jvm.glob("stores/*/*") if each.is_dir()))
+        """Folders of jars for S3, if it is set up: downloaded ones, and Tidemark's own classes."""
+        own = sorted(jar.parent for jar in self.jvm.glob("stores/*/own/*.jar"))
+        return tuple(folder for each in own for folder in (each.with_name("jars"), each))
 
     @property
     def kafka_jars(self) -> Path:

@@ -23,6 +23,9 @@ _FORBIDDEN = re.compile(r"[%?#*\[\]{}\\@:\x00-\x1f\x7f]")
 """Characters that Spark, Hadoop and delta-rs interpret differently, and the `@` of references."""
 SCHEME_ALIASES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
 """Aliases of schemes in Spark's connectors."""
+S3_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+"""Variables that select another server than Amazon's for `s3://`; the first one counts."""
+
 _AZURE = ("abfss", "wasbs")
 """Schemes of Azure, without aliases."""
 _HDFS_PORT = ":8020"

@@ -45,7 +45,7 @@ def lake(tmp_path: Path, spark: SparkSession) -> UpsertLake:
 
 @pytest.fixture(scope="module")
 def first_merge(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> UpsertLake:
-    """A record of each key is merged."""
+    """A lake with one merged record of each key."""
     lake = new_lake(tmp_path_factory.mktemp("merged"), spark)
     lake.land_records(*((key, "old") for key in _KEYS))
     lake.merge()

@@ -15,11 +15,11 @@ import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.s3a.AWSServiceIOException;
 
 /**
- * Delta's log store for S3, with conditional writes: of two drivers that commit one version, S3
- * refuses the second.
+ * Delta's log store for S3, with conditional writes: if two drivers commit one version, S3 refuses
+ * the second.
  *
- * <p>Delta's own S3SingleDriverLogStore looks for the file before it writes, without a condition. A
- * later release of Delta replaces this class by its own S3LogStore (delta-io/delta #7369).
+ * <p>Delta's own S3SingleDriverLogStore looks for the file before it writes, without a condition.
+ * Delta's repository has a log store like this one (delta-io/delta #7369), not yet released.
  *
  * <p>build.py compiles this file with Janino, which has no generic types.
  */
@@ -50,7 +50,7 @@ public class ConditionalS3LogStore extends S3SingleDriverLogStore {
         }
     }
 
-    /** Return false if another write to the path was in progress, and failed. */
+    /** Return false if S3 refused the write for a concurrent one, and the file does not exist yet. */
     private static boolean isCreated(
             FileSystem files, Path path, byte[] content, String writer, int attempt)
             throws IOException {
