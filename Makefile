@@ -114,20 +114,20 @@ registry: $(INSTALLED) ## Download a schema registry; docs/how-to/connections.md
 	@$(PYTHON) include/jvm/fetch.py --parts tests/registry --into .tidemark/registry \
 	    --heading "[+] Schema registry Apicurio (100 MB the first time)"
 
-STORES := .tidemark/stores
-STORE_PYTHON := $(STORES)/.made-$(shell cat requirements.txt tests/stores/requirements.txt 2> /dev/null | cksum | tr ' ' -)
+TEST_STORES := .tidemark/stores
+STORE_PYTHON := $(TEST_STORES)/.made-$(shell cat requirements.txt tests/stores/requirements.txt 2> /dev/null | cksum | tr ' ' -)
 
 # A separate environment, because its packages conflict with requirements.txt.
 $(STORE_PYTHON): $(INSTALLED)
-	@rm -rf $(STORES)/.made-* $(STORES)/python
-	@$(UV) venv --quiet --python $(PYTHON) $(STORES)/python
-	@$(UV) pip install --quiet --python $(STORES)/python/bin/python --require-hashes \
+	@rm -rf $(TEST_STORES)/.made-* $(TEST_STORES)/python
+	@$(UV) venv --quiet --python $(PYTHON) $(TEST_STORES)/python
+	@$(UV) pip install --quiet --python $(TEST_STORES)/python/bin/python --require-hashes \
 	    -r tests/stores/requirements.txt
 	@touch $@
 
 .PHONY: stores
 stores: $(STORE_PYTHON)
-	@$(PYTHON) include/jvm/fetch.py --parts tests/stores --into $(STORES) \
+	@$(PYTHON) include/jvm/fetch.py --parts tests/stores --into $(TEST_STORES) \
 	    --heading "[+] Object stores of the tests (40 MB the first time)"
 
 .PHONY: browser

@@ -48,6 +48,8 @@ def ensure(sources: Path, into: Path) -> None:
         *into.parent.glob("jars/*.jar"),
     ]
     files = sorted(sources.glob("*.java"))
+    if not files:
+        return
     # Jars keep the times of their download; the stamps of fetch.py change with them.
     stamps = [pyspark(), JVM / "verified", into.parent / "verified"]
     into.mkdir(parents=True, exist_ok=True)

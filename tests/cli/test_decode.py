@@ -467,6 +467,58 @@ def test_a_text_of_25_million_characters_is_decoded_in_the_default_heap(
     assert row["length"] == 25_000_000
 
 
+def _legs(**more: Any) -> Any:
+    """Return an Avro schema with a map of records, which have further optional fields."""
+    fields: list[Any] = [{"name": "qty", "type": "long"}]
+    fields += [{"name": n, "type": ["null", kind], "default": None} for n, kind in more.items()]
+    leg = {"type": "record", "name": "leg", "fields": fields}
+    legs = {"name": "legs", "type": {"type": "map", "values": leg}}
+    return {"type": "record", "name": "trade", "fields": [legs]}
+
+
+@pytest.mark.registry
+@pytest.mark.faults
+def test_every_reader_reads_maps_from_before_and_after_a_new_field(
+    tmp_path: Path,
+    broker: BrokerStatus,
+    topic: TopicFactory,
+    registry: Registry,
+    tidemark: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The typed table and the upsert table have old and new files."""
+    name = topic()
+    pipeline = Pipeline(tmp_path, broker.bootstrap, name)
+    spec = tmp_path / "pipelines" / "events.yaml"
+    spec.write_text(
+        spec.read_text().partition("decode:")[0] + "decode:\n  publish: always\n"
+        "  key: {format: string}\n  value: {format: avro}\n  upsert: {}\n"
+    )
+    for variable, connection in connection_environ({"url": registry.url}).items():
+        monkeypatch.setenv(variable, connection)
+
+    def run(*words: str) -> Any:
+        ran = tidemark(*words, "--json")
+        assert ran.code == ExitCode.OK, (words, ran.out, ran.err)
+        return ran.json
+
+    legs: list[Any] = [{"a": {"qty": 1}}, {"a": {"qty": 2, "note": "new"}}]
+    for schema, leg in zip((_legs(), _legs(note="string")), legs, strict=True):
+        value = framed(
+            registry.register(f"{name}-value", schema), avro_bytes(schema, {"legs": leg})
+        )
+        key = f"k{leg['a']['qty']}".encode()
+        pipeline.produce([Record(value=value, key=key, partition=0)])
+        run("run", "events")
+    expected = [{"a": {"qty": 1, "note": None}}, {"a": {"qty": 2, "note": "new"}}]
+    for table in ("events", "events_latest"):
+        rows = run("sql", f'SELECT value FROM silver.{table} ORDER BY "offset"')
+        assert [row["value"]["legs"] for row in rows] == expected
+    run("verify", "events")
+    shown = run("records", "events", "--partition", "0", "--offset", "0")
+    assert "new" in json.dumps(shown)
+
+
 def test_a_wrong_schema_is_corrected_by_one_command(tmp_path: Path, tidemark: Command) -> None:
     """The typed table and the upsert table have the rows of the corrected spec."""
     lake = home_typed_lake(tmp_path, "key: {format: string}, value: {format: string}, upsert: {}")

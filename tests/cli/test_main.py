@@ -177,6 +177,18 @@ def test_the_help_lists_every_command_under_one_heading() -> None:
     assert sorted(names) == sorted(GROUP.commands)
 
 
+def test_commands_that_need_a_reason_are_under_the_heading_of_repairs() -> None:
+    needing = {
+        name
+        for name, command in GROUP.commands.items()
+        for each in (command, *getattr(command, "commands", {}).values())
+        for option in each.params
+        if option.name == "reason" and option.required
+    }
+    assert {"undo", "abandon", "rewind", "publication"} <= needing
+    assert needing <= set(HEADINGS["Repair"].split())
+
+
 def test_wrong_usage_exits_with_2(command: Command) -> None:
     """Covers an unknown command, a missing argument and an unknown option."""
     for arguments in (("nosuch",), ("plan",), ("plan", "prices", "--start", "3")):

@@ -47,6 +47,15 @@ def deduplicated(lake: FileLake, *, dry_run: bool = False) -> DeduplicationResul
     return deduplicate(str(lake.uri), "events", dry_run=dry_run)
 
 
+def test_copies_in_an_append_only_table_are_removed(lake: FileLake) -> None:
+    """The property permits commits that change no data, such as a compaction."""
+    before = rows_of(lake)
+    double(lake.uri)
+    DeltaTable(lake.uri).alter.set_table_properties({"delta.appendOnly": "true"})
+    assert deduplicated(lake).rows == 9
+    assert rows_of(lake) == before
+
+
 # -- detection -----------------------------------------------------------------------------------
 
 

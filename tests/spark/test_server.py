@@ -101,7 +101,7 @@ def test_a_server_is_started_used_and_stopped(layout: Layout, tmp_path: Path) ->
             sessions.shared()
         state = home / "server.json"
         state.write_text(json.dumps({**json.loads(state.read_text()), "code": "older"}))
-        with pytest.raises(SetupError, match="another version of tidemark started it"):
+        with pytest.raises(SetupError, match="started by another version of tidemark"):
             server.running()
     finally:
         server.stop()
@@ -168,7 +168,7 @@ def test_a_server_from_before_an_upgrade_is_refused(
         settings["spark.driver.extraJavaOptions"] = options.replace("limits", "bounds")
     else:
         monkeypatch.setattr("tidemark.spark.server.version", lambda name: f"newer {name}")
-    with pytest.raises(SetupError, match="another version of tidemark started it"):
+    with pytest.raises(SetupError, match="started by another version of tidemark"):
         SparkServer(layout.spark, {}, settings).running()
 
 
