@@ -21,7 +21,6 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 from tidemark.app.app import App
@@ -31,7 +30,13 @@ from tidemark.delta.local_files import locked
 from tidemark.local.broker import home_broker
 from tidemark.local.producer import produce
 from tidemark.spark.engine import Submit
-from tidemark.spark.submit import conf_arguments, job_arguments, search_path, submit
+from tidemark.spark.submit import (
+    conf_arguments,
+    job_arguments,
+    pyspark_folder,
+    search_path,
+    submit,
+)
 from tidemark.spec.layout import Layout
 
 PIPELINE = "training"
@@ -49,7 +54,7 @@ class ArchiveFailed(Exception):
 def identity(layout: Layout) -> str:
     """Return a digest of the class path's jars, their sizes and times, and the JVM's version."""
     digest = hashlib.sha256(str(layout.project).encode())
-    for jar in (*_jars(layout.spark_jars), *_jars(_pyspark() / "jars")):
+    for jar in (*_jars(layout.spark_jars), *_jars(pyspark_folder() / "jars")):
         stat = jar.stat()
         digest.update(f"{jar} {stat.st_size} {stat.st_mtime_ns}\n".encode())
     version = subprocess.run([_java(), "-version"], capture_output=True, check=True)
@@ -175,13 +180,6 @@ def _end(*printed: str) -> str:
 
 def _jars(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.jar"))
-
-
-def _pyspark() -> Path:
-    found = find_spec("pyspark")
-    if found is None or not found.submodule_search_locations:
-        raise ArchiveFailed(f"{sys.executable} has no PySpark")
-    return Path(next(iter(found.submodule_search_locations)))
 
 
 def _java() -> str:

@@ -14,7 +14,6 @@ import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JError
 
 from tidemark.delta.local_files import locked
+from tidemark.spark.submit import pyspark_folder
 
 HERE = Path(__file__).resolve().parent
 JVM = HERE.parents[1] / ".tidemark" / "jvm"
@@ -42,16 +42,11 @@ def ensure(sources: Path, into: Path) -> None:
     Raises:
         BuildFailed: A source is wrong, or there is no Java.
     """
-    used = [
-        *pyspark().glob("jars/*.jar"),
-        *JVM.glob("spark/*.jar"),
-        *into.parent.glob("jars/*.jar"),
-    ]
     files = sorted(sources.glob("*.java"))
     if not files:
         return
     # Jars keep the times of their download; the stamps of fetch.py change with them.
-    stamps = [pyspark(), JVM / "verified", into.parent / "verified"]
+    stamps = [pyspark_folder(), JVM / "verified", into.parent / "verified"]
     into.mkdir(parents=True, exist_ok=True)
     with locked(into / ".lock"):
         jar = into / JAR
@@ -59,6 +54,11 @@ def ensure(sources: Path, into: Path) -> None:
             each.stat().st_mtime for each in (*files, *stamps)
         ):
             return
+        used = [
+            *pyspark_folder().glob("jars/*.jar"),
+            *JVM.glob("spark/*.jar"),
+            *into.parent.glob("jars/*.jar"),
+        ]
         classes: dict[str, bytes] = {}
         with java(used) as gateway:
             for file in files:
@@ -84,7 +84,7 @@ def _compiled(gateway: JavaGateway, file: Path) -> Mapping[str, bytes]:
 @contextmanager
 def java(jars: Iterable[Path]) -> Iterator[JavaGateway]:
     """Yield a JVM with these jars."""
-    (py4j,) = pyspark().glob("jars/py4j-*.jar")
+    (py4j,) = pyspark_folder().glob("jars/py4j-*.jar")
     started = launch_gateway(
         jarpath=str(py4j),
         classpath=":".join(map(str, jars)),
@@ -101,14 +101,6 @@ def java(jars: Iterable[Path]) -> Iterator[JavaGateway]:
         gateway.shutdown()
 
 
-def pyspark() -> Path:
-    """Return the folder of PySpark."""
-    found = find_spec("pyspark")
-    if found is None or not found.submodule_search_locations:
-        raise BuildFailed(f"{sys.executable} has no PySpark")
-    return Path(next(iter(found.submodule_search_locations)))
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Make the jar of the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
@@ -117,7 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         ensure(options.sources.absolute(), options.into.absolute())
-    except (BuildFailed, OSError, ValueError, Py4JError) as problem:
+    except (BuildFailed, LookupError, OSError, ValueError, Py4JError) as problem:
         sys.stderr.write(f"{problem}\n")
         return 1
     return 0

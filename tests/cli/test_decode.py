@@ -80,6 +80,11 @@ class Pipeline:
         text = _SPEC.format(topic=self._topic, rules=rules, schema=schema)
         (self._home / "pipelines" / "events.yaml").write_text(text)
 
+    def write_decode(self, section: str) -> None:
+        """Replace the section `decode` of the spec."""
+        spec = self._home / "pipelines" / "events.yaml"
+        spec.write_text(spec.read_text().partition("decode:")[0] + f"decode:\n{section}")
+
     def produce(self, records: list[Record]) -> None:
         """Write to the topic."""
         produce_records(self._bootstrap, self._topic, records)
@@ -312,13 +317,10 @@ def test_s27_avro_records_are_decoded_with_the_schemas_of_a_registry(
     """
     name = topic(partitions=2)
     pipeline = Pipeline(tmp_path, broker.bootstrap, name)
-    spec = tmp_path / "pipelines" / "events.yaml"
-    head = spec.read_text().partition("decode:")[0]
     decode = (
-        "decode:\n  publish: always\n  registry: trades\n"
-        "  key: {format: string}\n  value: {format: avro}\n"
+        "  publish: always\n  registry: trades\n  key: {format: string}\n  value: {format: avro}\n"
     )
-    spec.write_text(f"{head}{decode}")
+    pipeline.write_decode(decode)
     old, new, other = (
         registry.register(f"{name}-value", each) for each in (_TRADE, _NOTED, _OTHER)
     )
@@ -346,7 +348,7 @@ def test_s27_avro_records_are_decoded_with_the_schemas_of_a_registry(
     (done,) = stopped.json
     assert (done["records"], done["quarantined"], done["error"]) == (17, 1, "SchemaConflict")
     assert "value.n is long in the table, not string" in done["problem"]
-    spec.write_text(f"{head}{decode}  quarantine: {{schemas: [{other}]}}\n")
+    pipeline.write_decode(f"{decode}  quarantine: {{schemas: [{other}]}}\n")
     # The registry no longer answers.
     assert tidemark("decode", "events").code == ExitCode.OK
     assert tidemark("verify", "events").code == ExitCode.OK
@@ -395,10 +397,8 @@ def test_protobuf_records_are_decoded_by_separate_processes(
     """Spark's workers find Python and its libraries, even with another PATH."""
     name = topic(partitions=1)
     pipeline = Pipeline(tmp_path, broker.bootstrap, name)
-    spec = tmp_path / "pipelines" / "events.yaml"
-    head = spec.read_text().partition("decode:")[0]
-    spec.write_text(
-        f"{head}decode: {{publish: always, key: {{format: string}}, value: {{format: protobuf}}}}\n"
+    pipeline.write_decode(
+        "  publish: always\n  key: {format: string}\n  value: {format: protobuf}\n"
     )
     registry.register(f"{name}-leg", _LEG, "PROTOBUF")
     leg = {"name": "desk/leg.proto", "subject": f"{name}-leg", "version": 1}
@@ -489,10 +489,8 @@ def test_every_reader_reads_maps_from_before_and_after_a_new_field(
     """The typed table and the upsert table have old and new files."""
     name = topic()
     pipeline = Pipeline(tmp_path, broker.bootstrap, name)
-    spec = tmp_path / "pipelines" / "events.yaml"
-    spec.write_text(
-        spec.read_text().partition("decode:")[0] + "decode:\n  publish: always\n"
-        "  key: {format: string}\n  value: {format: avro}\n  upsert: {}\n"
+    pipeline.write_decode(
+        "  publish: always\n  key: {format: string}\n  value: {format: avro}\n  upsert: {}\n"
     )
     for variable, connection in connection_environ({"url": registry.url}).items():
         monkeypatch.setenv(variable, connection)

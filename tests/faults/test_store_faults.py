@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.request_counts import RequestCounter, Requests
+from tests.support.request_counts import RequestCounter, Requests, commits_of
 from tests.support.request_steps import counted_home
 from tests.support.store_home import NEXT_PLAN, PIPELINE, StoreHome
 from tidemark.core.errors import ExitCode
@@ -136,11 +136,6 @@ def state(home: StoreHome) -> State:
     )
     states = [each["state"] for each in home.command("status", PIPELINE)]
     return State(rows, states, (len(ranges), sorted(kinds.values())), results)
-
-
-def commits_of(requests: Requests) -> int:
-    """Return the number of PUTs of commits, repeated ones included."""
-    return sum(number for each, number in requests.items() if each.kind == "log PUT")
 
 
 def repeat(home: StoreHome, words: Sequence[str]) -> None:

@@ -48,6 +48,7 @@ from tidemark.spark.stores import (
     endpoint_settings,
     store_settings,
 )
+from tidemark.spark.submit import pyspark_folder
 from tidemark.spec.layout import Layout
 
 SECRETS = {"AWS_ACCESS_KEY_ID": "canary-id", "AWS_SECRET_ACCESS_KEY": "canary-secret"}
@@ -164,7 +165,7 @@ class JvmLogStore:
 def log_store(layout: Layout, environ: dict[str, str]) -> Iterator[JvmLogStore]:
     """Yield the log store for an S3 server."""
     build = load_script("build")
-    folders = (layout.spark_jars, build.pyspark() / "jars", *layout.store_jars)
+    folders = (layout.spark_jars, pyspark_folder() / "jars", *layout.store_jars)
     with build.java(jar for folder in folders for jar in folder.glob("*.jar")) as gateway:
         yield JvmLogStore(gateway.jvm, layout, environ)
 
@@ -204,7 +205,7 @@ def test_files_that_wait_for_their_upload_are_private(
         assert Path(folder).stat().st_mode & 0o777 == 0o700
         monkeypatch.setenv("SPARK_LOCAL_DIRS", folder)
         build = load_script("build")
-        with build.java((build.pyspark() / "jars").glob("*.jar")) as gateway:
+        with build.java((pyspark_folder() / "jars").glob("*.jar")) as gateway:
             configuration = gateway.jvm.org.apache.hadoop.conf.Configuration()
             configuration.set("buffers", local_settings("local[2]")[S3A_BUFFER_FOLDER])
             assert configuration.get("buffers") == folder
@@ -215,43 +216,48 @@ def test_files_that_wait_for_their_upload_are_private(
     assert line.endswith("scratch-0")
 
 
-@contextmanager
-def proxied_log_store(layout: Layout, store: Store) -> Iterator[tuple[JvmLogStore, RequestCounter]]:
-    """Yield the log store for an S3 server behind a proxy."""
-    with RequestCounter(int(store.environ["AWS_ENDPOINT_URL"].rpartition(":")[2])) as counter:
-        environ = {**store.environ, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{counter.port}"}
+@pytest.fixture
+def proxied(
+    layout: Layout, conditional_store: Store, place_in: PlaceIn
+) -> Iterator[tuple[str, JvmLogStore, RequestCounter]]:
+    """The folder of a log, and the log store for an S3 server behind a proxy."""
+    # Sets the credentials, which the JVM inherits.
+    folder = f"{place_in(conditional_store)}/_delta_log"
+    environ = dict(conditional_store.environ)
+    with RequestCounter(int(environ["AWS_ENDPOINT_URL"].rpartition(":")[2])) as counter:
+        environ["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{counter.port}"
         with log_store(layout, environ) as logs:
-            yield logs, counter
+            yield folder, logs, counter
 
 
 @pytest.mark.store
 def test_a_commit_of_spark_whose_answer_is_lost_succeeds(
-    layout: Layout, conditional_store: Store, place_in: PlaceIn
+    proxied: tuple[str, JvmLogStore, RequestCounter],
 ) -> None:
     """The client writes again, and the condition refuses the file that it wrote itself."""
-    uri = f"{place_in(conditional_store)}/_delta_log/0.json"
-    with proxied_log_store(layout, conditional_store) as (logs, counter):
-        with counter.lost_answer(0):
-            assert logs.write(uri, ["mine"]) == ""
-            made = {each.kind: number for each, number in counter.take().items()}
-        assert (made["log PUT"], made["log HEAD"]) == (2, 1)
-        assert logs.read(uri) == ["mine"]
-        assert logs.write(uri, ["another"]) == REFUSED
+    folder, logs, counter = proxied
+    uri = f"{folder}/0.json"
+    with counter.lost_answer(0):
+        assert logs.write(uri, ["mine"]) == ""
+        made = {each.kind: number for each, number in counter.take().items()}
+    assert (made["log PUT"], made["log HEAD"]) == (2, 1)
+    assert logs.read(uri) == ["mine"]
+    assert logs.write(uri, ["another"]) == REFUSED
 
 
 @pytest.mark.store
 def test_a_commit_is_repeated_after_conflicts_up_to_a_limit(
-    layout: Layout, conditional_store: Store, place_in: PlaceIn
+    proxied: tuple[str, JvmLogStore, RequestCounter],
 ) -> None:
     """S3 answers 409 while another write is in progress, which may then fail."""
-    uri = f"{place_in(conditional_store)}/_delta_log/0.json"
-    with proxied_log_store(layout, conditional_store) as (logs, counter):
-        counter.refuse_commits(3)
-        assert logs.write(uri, ["mine"]) == ""
-        assert logs.read(uri) == ["mine"]
-        counter.refuse_commits(100)
-        assert logs.write(uri.replace("0.json", "1.json"), ["mine"]).endswith("Exception")
-        assert counter.take().total() < 50
+    folder, logs, counter = proxied
+    uri = f"{folder}/0.json"
+    counter.refuse_commits(3)
+    assert logs.write(uri, ["mine"]) == ""
+    assert logs.read(uri) == ["mine"]
+    counter.refuse_commits(100)
+    assert logs.write(uri.replace("0.json", "1.json"), ["mine"]).endswith("Exception")
+    assert counter.take().total() < 50
 
 
 SPEC = """\

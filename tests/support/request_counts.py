@@ -22,7 +22,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing.connection import Connection as Pipe
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -68,6 +68,12 @@ class Request(NamedTuple):
 
 Requests = Counter[Request]
 """Numbers of requests."""
+_COMMIT = "log PUT"
+
+
+def commits_of(requests: Requests) -> int:
+    """Return the number of PUTs of commits, repeated ones included."""
+    return sum(number for each, number in requests.items() if each.kind == _COMMIT)
 
 
 def request_of(method: str, target: str) -> Request:
@@ -142,7 +148,7 @@ class _CountingProxy(Proxy):
         method, target, _ = head.decode("latin-1").split(" ", 2)
         request = request_of(method, target)
         self._count(request, connection)
-        is_conflict = request.kind == "log PUT" and self.conflicts_left > 0
+        is_conflict = request.kind == _COMMIT and self.conflicts_left > 0
         if is_conflict:
             self.conflicts_left -= 1
         is_refused = is_conflict or (
@@ -171,10 +177,8 @@ class _CountingProxy(Proxy):
         if self.is_paused:
             return
         with self._changed:
-            if request.kind == "log PUT" and self.lost_commit is not None:
-                commits = sum(n for each, n in self.counts.items() if each.kind == request.kind)
-                if commits == self.lost_commit:
-                    self._unanswered = connection
+            if request.kind == _COMMIT and commits_of(self.counts) == self.lost_commit:
+                self._unanswered = connection
             self.counts[request] += 1
             if self.kill and self.counts.total() == self.kill.request:
                 if not self.kill.is_applied:
@@ -290,42 +294,36 @@ class RequestCounter:
         self.take()
         self._ask("kill", kill)
 
-    @contextmanager
-    def refused(self, after: int) -> Iterator[None]:
-        """Reset the counts, and refuse the requests of this block after a number of them."""
+    def refused(self, after: int) -> AbstractContextManager[None]:
+        """Reset the counts, and refuse the requests of a block after a number of them."""
         self.take()
-        self._ask("refused_after", after)
-        try:
-            yield
-        finally:
-            self._ask("refused_after", None)
+        return self._during("refused_after", after, afterwards=None)
 
-    @contextmanager
-    def lost_answer(self, commit: int) -> Iterator[None]:
-        """Reset the counts, and drop the answer to one commit of this block. The store keeps it.
+    def lost_answer(self, commit: int) -> AbstractContextManager[None]:
+        """Reset the counts, and drop the answer to one commit of a block. The store keeps it.
 
         Args:
             commit: Number of the commit, from 0.
         """
         self.take()
-        self._ask("lost_commit", commit)
-        try:
-            yield
-        finally:
-            self._ask("lost_commit", None)
+        return self._during("lost_commit", commit, afterwards=None)
 
     def refuse_commits(self, commits: int) -> None:
         """Refuse the next commits with 409, as S3 does while another write is in progress."""
         self._ask("conflicts_left", commits)
 
+    def uncounted(self) -> AbstractContextManager[None]:
+        """Neither count nor delay the requests of a block, in all threads."""
+        return self._during("is_paused", True, afterwards=False)
+
     @contextmanager
-    def uncounted(self) -> Iterator[None]:
-        """Neither count nor delay the requests of this block, in all threads."""
-        self._ask("is_paused", True)
+    def _during(self, name: str, value: object, *, afterwards: object) -> Iterator[None]:
+        """Set an attribute of the proxy during a block."""
+        self._ask(name, value)
         try:
             yield
         finally:
-            self._ask("is_paused", False)
+            self._ask(name, afterwards)
 
     def _ask(self, name: str, value: object) -> Any:
         with self._lock:

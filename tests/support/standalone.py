@@ -6,11 +6,9 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -18,7 +16,7 @@ from urllib.request import urlopen
 from tests.support.crashes import Running
 from tests.support.waiting import wait_until
 from tidemark.local.broker_settings import HOST
-from tidemark.spark.submit import search_path
+from tidemark.spark.submit import pyspark_folder, search_path
 
 WORKERS = 2
 WORKER_MEMORY = "1g"
@@ -87,7 +85,7 @@ def standalone_cluster(home: Path) -> Iterator[Standalone]:
 
 
 def _start(home: Path, name: str, arguments: Sequence[str]) -> Running:
-    spark = _spark_home()
+    spark = pyspark_folder()
     log = home / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -100,13 +98,6 @@ def _start(home: Path, name: str, arguments: Sequence[str]) -> Running:
             start_new_session=True,
         )
     return Running(process=process, log=log)
-
-
-def _spark_home() -> Path:
-    found = find_spec("pyspark")
-    if found is None or found.origin is None:
-        raise LookupError(f"{sys.executable} has no PySpark")
-    return Path(found.origin).parent
 
 
 def _environment(spark: Path, home: Path) -> dict[str, str]:

@@ -87,7 +87,7 @@ def check_log_stores(locations: Iterable[str], settings: Mapping[str, str]) -> N
         if needed and needed[0] not in settings:
             raise SetupError(
                 finding="The jars for tables in S3 are not set up.",
-                needed="the jars of `make setup STORE=s3`, for the table " + location,
+                needed=f"the jars of `make setup STORE=s3`, for the table {location}",
                 advice="Run `make setup STORE=s3`. See docs/how-to/storage.md.",
             )
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,18 @@ def _start_error(cause: str) -> SetupError:
 def conf_arguments(settings: Mapping[str, str]) -> list[str]:
     """Return settings as arguments of spark-submit."""
     return [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
+
+
+def pyspark_folder() -> Path:
+    """Return the folder of PySpark, without importing it.
+
+    Raises:
+        LookupError: This Python has none.
+    """
+    found = find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise LookupError(f"{sys.executable} has no PySpark")
+    return Path(found.origin).parent
 
 
 def search_path(environ: Mapping[str, str]) -> str:

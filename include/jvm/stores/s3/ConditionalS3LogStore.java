@@ -45,7 +45,8 @@ public class ConditionalS3LogStore extends S3SingleDriverLogStore {
             content.write('\n');
         }
         String writer = UUID.randomUUID().toString();
-        for (int attempt = 1; !isCreated(files, path, content.toByteArray(), writer, attempt); ) {
+        int attempt = 1;
+        while (!isCreated(files, path, content.toByteArray(), writer, attempt)) {
             attempt++;
         }
     }
